@@ -1,0 +1,1 @@
+"""mathturn_gym: multi-turn mathematics reinforcement learning for language models."""

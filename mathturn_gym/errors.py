@@ -1,0 +1,124 @@
+"""The exceptions of the package: what a *user* did wrong, never what a model wrote.
+
+    MathTurnError
+    ├── InvalidValueError        (ValueError)    an argument outside what is allowed
+    │   ├── InvalidActionError                   an action outside the action space
+    │   └── PromptTooLongError                   a prompt that no context budget here can hold
+    ├── EpisodeStateError        (RuntimeError)  step before reset, or after the end
+    ├── ChatTemplateError        (ValueError)    a tokenizer whose chat template cannot be used
+    ├── ProblemFileError         (ValueError)    a problem file that cannot be read, or a bad row in it
+    ├── InvalidEpisodeError      (ValueError)    an episode that breaks the laws of `Episode`
+    ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
+    ├── VerifierError            (RuntimeError)  a verifier that cannot do its work (workers do not start)
+    └── MissingDependencyError   (ImportError)   an optional library that is not installed
+
+Every class derives from `MathTurnError` *and* from the standard exception that fits, and is picklable (its
+arguments are its message). A message names the field, the value that was given, and what is allowed. What a
+language model writes never raises: it becomes a `Verdict` or a `StopReason`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import NoReturn
+
+__all__ = [
+    "ChatTemplateError",
+    "CheckpointError",
+    "EpisodeStateError",
+    "InvalidActionError",
+    "InvalidEpisodeError",
+    "InvalidValueError",
+    "MathTurnError",
+    "MissingDependencyError",
+    "ProblemFileError",
+    "PromptTooLongError",
+    "VerifierError",
+]
+
+
+class MathTurnError(Exception):
+    """Base of every exception that this package raises on purpose."""
+
+
+class InvalidValueError(MathTurnError, ValueError):
+    """An argument is outside what is allowed."""
+
+
+class InvalidActionError(InvalidValueError):
+    """An action is not in the action space; the message says why."""
+
+
+class PromptTooLongError(InvalidValueError):
+    """A prompt has more ids than the context budget can hold."""
+
+
+class EpisodeStateError(MathTurnError, RuntimeError):
+    """A method was called at the wrong time: `step` before `reset`, or after the episode's end."""
+
+
+class ChatTemplateError(MathTurnError, ValueError):
+    """A tokenizer has no chat template, or one that cannot be split at a turn."""
+
+
+class ProblemFileError(MathTurnError, ValueError):
+    """A problem file cannot be read, or one of its rows is broken (file, line and field are named)."""
+
+
+class InvalidEpisodeError(MathTurnError, ValueError):
+    """An episode breaks a law: lengths that differ, log-probs that are no log-probs, versions running backwards."""
+
+
+class CheckpointError(MathTurnError, ValueError):
+    """A checkpoint or a run folder cannot be loaded."""
+
+
+class VerifierError(MathTurnError, RuntimeError):
+    """The verifier itself cannot work, whatever the answer is."""
+
+
+class MissingDependencyError(MathTurnError, ImportError):
+    """An optional library is not installed; the message says what to install."""
+
+
+def raise_unknown_name(field: str, value: object, allowed: Iterable[str]) -> NoReturn:
+    """Raises `InvalidValueError` for a name that is not among `allowed`, suggesting the nearest one.
+
+    >>> raise_unknown_name("feedback", "plian", ["hint", "plain"])
+    Traceback (most recent call last):
+    ...
+    mathturn_gym.errors.InvalidValueError: unknown feedback 'plian': did you mean 'plain'? (allowed: hint, plain)
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f": did you mean {near[0]!r}?" if near else ""
+    raise InvalidValueError(f"unknown {field} {value!r}{hint} (allowed: {', '.join(names)})")
+
+
+def check_int(field: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Returns `value` as an int in [low, high], or raises `InvalidValueError` naming the field."""
+    allowed = f">= {low}" if high is None else f"in [{low}, {high}]"
+    try:
+        number = None if isinstance(value, bool) else value.__index__()  # type: ignore[attr-defined]
+    except AttributeError:
+        number = None
+    if number is None or number < low or (high is not None and number > high):
+        raise InvalidValueError(f"{field} must be an integer {allowed}, got {value!r}")
+    return int(number)
+
+
+def check_float(field: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
+    """Returns `value` as a finite float in [low, high], or raises `InvalidValueError` naming the field."""
+    bounded = low > -math.inf or high < math.inf
+    allowed = f" in [{low:g}, {high:g}]" if bounded else ""
+    number: float | None = None
+    if not isinstance(value, (bool, str)):
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = None
+    if number is None or not math.isfinite(number) or not low <= number <= high:
+        raise InvalidValueError(f"{field} must be a finite number{allowed}, got {value!r}")
+    return number

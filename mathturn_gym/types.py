@@ -1,0 +1,417 @@
+"""The data that flows through the package: frozen, validated, NumPy only.
+
+    Problem ─► prompt ids ─► Completion ─► Verdict ─► Turn … ─► Episode
+
+Shape suffixes: A ids of one completion, T ids of an episode, K turns of an episode. An `Episode` keeps ids, loss
+mask, log-probs and versions side by side, one entry per id, so that they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
+
+__all__ = [
+    "NO_VERSION",
+    "Completion",
+    "Episode",
+    "Ids",
+    "Policy",
+    "Problem",
+    "Status",
+    "StopReason",
+    "Turn",
+    "Verdict",
+]
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+"""Token ids, shape (L,), int64."""
+
+NO_VERSION = -1
+"""The version of an id that no policy sampled (prompt and feedback)."""
+
+
+class Status(StrEnum):
+    """What a verifier found. Only `RIGHT` is right: undecided is not a guess in either direction."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NO_ANSWER = "no_answer"
+    UNDECIDED = "undecided"
+
+
+class StopReason(StrEnum):
+    """Why an episode ended.
+
+    `SOLVED` and `TURNS` terminate it; `CONTEXT` truncates it (the next feedback would not have fitted in the
+    context budget, or the prompt itself did not).
+    """
+
+    SOLVED = "solved"
+    TURNS = "turns"
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem, its accepted answers, and what is known of it.
+
+    Args:
+        id: Unique within its source; `source.by_id(id)` gives the same problem back.
+        prompt: The text of the user's first message.
+        gold: Accepted answers, at least one; a single text is put in a tuple.
+        hints: What feedback may reveal after turn 1, 2, … (feedback mode `"hint"`; the last one is repeated).
+        false_hints: The same for a counterfactual: hints that lie (feedback mode `"hint-flipped"`).
+        metadata: Anything else, of JSON types: family, level, subject, split.
+
+    Raises:
+        InvalidValueError: an empty id, prompt or gold answer.
+
+    >>> Problem("p/1", "1+1=?", "2").gold
+    ('2',)
+    """
+
+    id: str
+    prompt: str
+    gold: tuple[str, ...] | str
+    hints: tuple[str, ...] = ()
+    false_hints: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Puts a single gold text in a tuple and refuses empty fields."""
+        gold = (self.gold,) if isinstance(self.gold, str) else tuple(self.gold)
+        object.__setattr__(self, "gold", gold)
+        object.__setattr__(self, "hints", tuple(self.hints))
+        object.__setattr__(self, "false_hints", tuple(self.false_hints))
+        for name in ("id", "prompt"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise InvalidValueError(f"Problem.{name} must be a non-empty text, got {value!r}")
+        if not gold or not all(isinstance(text, str) and text.strip() for text in gold):
+            raise InvalidValueError(f"Problem.gold must hold one or more non-empty texts, got {self.gold!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the verifier says of one response, and why.
+
+    Args:
+        status: right, wrong, no_answer or undecided.
+        reason: One word or a short phrase for logs (`"equal"`, `"different"`, `"timeout"`, `"unevaluated"` …).
+        score: In [0, 1]; None gives 1.0 for right and 0.0 otherwise. A custom verifier may give partial credit.
+        answer: The text that was taken as the answer, or None.
+        span: Its place in the response, `response[start:end]`, or None.
+        gold: The accepted answer it was compared with last, or None.
+        tier: Which judge decided (`"exact"`, `"rational"`, `"symbolic"` …), or None.
+        seconds: Time it took; not part of equality, so that a verdict is reproducible.
+    """
+
+    status: Status
+    reason: str = ""
+    score: float | None = None
+    answer: str | None = None
+    span: tuple[int, int] | None = None
+    gold: str | None = None
+    tier: str | None = None
+    seconds: float = field(default=0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        """Fills in the score and checks it."""
+        object.__setattr__(self, "status", Status(self.status))
+        score = float(self.status is Status.RIGHT) if self.score is None else float(self.score)
+        if not 0.0 <= score <= 1.0:
+            raise InvalidValueError(f"Verdict.score must be in [0, 1], got {self.score!r}")
+        object.__setattr__(self, "score", score)
+
+    @property
+    def correct(self) -> bool:
+        """True where the status is right; never for undecided."""
+        return self.status is Status.RIGHT
+
+    @property
+    def value(self) -> float:
+        """The score as a plain float (what rewards are made of)."""
+        assert self.score is not None
+        return self.score
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """What a policy returns for one context.
+
+    Args:
+        ids: int64 (A,); the ids it sampled, its own end-of-turn id included where it wrote one.
+        logprobs: float32 (A,), natural log, under the distribution that was really sampled from; None where the
+            policy has none (a person, a script): NaN is stored, and such episodes cannot be trained on by ratios.
+        truncated: True where the budget ended it, not the policy.
+        version_start: Version of the weights at its first id.
+        version_end: Version at its last id.
+        versions: int32 (A,), the version of each id; None means `version_start` for all.
+
+    Raises:
+        InvalidEpisodeError: lengths that differ, a positive or infinite log-prob, versions running backwards.
+    """
+
+    ids: Ids
+    logprobs: npt.NDArray[np.float32] | None = None
+    truncated: bool = False
+    version_start: int = 0
+    version_end: int | None = None
+    versions: npt.NDArray[np.int32] | None = None
+
+    def __post_init__(self) -> None:
+        """Normalises dtypes and checks the lengths."""
+        ids = _int_array("Completion.ids", self.ids, np.int64)
+        size = ids.shape[0]
+        if self.logprobs is None:
+            logprobs = np.full(size, np.nan, np.float32)
+        else:
+            logprobs = np.ascontiguousarray(self.logprobs, dtype=np.float32)
+            check_logprobs("Completion.logprobs", logprobs, size)
+        start = int(self.version_start)
+        end = start if self.version_end is None else int(self.version_end)
+        if self.versions is None:
+            versions = np.full(size, start, np.int32)
+        else:
+            versions = _int_array("Completion.versions", self.versions, np.int32)
+            if versions.shape[0] != size:
+                raise InvalidEpisodeError(f"Completion.versions has {versions.shape[0]} entries for {size} ids")
+        if end < start or bool(np.any(np.diff(versions) < 0)):
+            raise InvalidEpisodeError(f"Completion versions run backwards: {start} to {end}, {versions.tolist()}")
+        for name, value in (("ids", ids), ("logprobs", logprobs), ("versions", versions)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "version_start", start)
+        object.__setattr__(self, "version_end", end)
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        return int(self.ids.shape[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One action and what the environment made of it; a view into an `Episode`.
+
+    Args:
+        index: From 0.
+        context: int64 (L,); everything the policy saw before it answered.
+        ids: int64 (A,); the completion.
+        feedback_ids: int64 (F,); what followed (empty after the last turn).
+        logprobs: float32 (A,).
+        versions: int32 (A,).
+        truncated: The completion was cut off by its budget.
+        feedback: The feedback as text (empty after the last turn).
+        verdict: The verdict.
+        reward: The reward.
+    """
+
+    index: int
+    context: Ids
+    ids: Ids
+    feedback_ids: Ids
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+    truncated: bool
+    feedback: str
+    verdict: Verdict
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Episode:
+    """All turns on one problem: exactly the ids that the policy saw and said.
+
+    Args:
+        problem_id: The problem's id.
+        ids: int64 (T,): prompt ++ completion[0] ++ feedback[0] ++ completion[1] …
+        loss_mask: bool (T,); True on the policy's own ids, nowhere else.
+        logprobs: float32 (T,); behaviour log-probs, 0 off the mask, NaN where the policy gave none.
+        versions: int32 (T,); version of the weights, `NO_VERSION` off the mask.
+        turn_spans: int64 (K, 2); completion k is `ids[start:end]`.
+        rewards: float64 (K,).
+        verdicts: K verdicts.
+        feedbacks: K texts ("" where none was given).
+        turn_truncated: K flags: the completion was cut off by its budget.
+        terminated: Solved, or the last turn used.
+        truncated: Context budget used up.
+        stop_reason: Why it ended, None where it was cut short by its user.
+        returns: float32 (K,), discounted returns-to-go, or None where nobody computed them.
+        discount: The discount of `returns`.
+        index: The episode's number in its collection; with `seed` it determines the episode.
+        seed: The collection's seed.
+        group: Episodes on one problem that were sampled together share it.
+        metadata: The problem's metadata.
+
+    Raises:
+        InvalidEpisodeError: a law is broken; the message names the field and the turn.
+    """
+
+    problem_id: str
+    ids: Ids
+    loss_mask: npt.NDArray[np.bool_]
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+    turn_spans: npt.NDArray[np.int64]
+    rewards: npt.NDArray[np.float64]
+    verdicts: tuple[Verdict, ...]
+    feedbacks: tuple[str, ...]
+    turn_truncated: tuple[bool, ...]
+    terminated: bool
+    truncated: bool
+    stop_reason: StopReason | None
+    returns: npt.NDArray[np.float32] | None = None
+    discount: float | None = None
+    index: int = 0
+    seed: int | None = None
+    group: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks every law that can be checked without the environment."""
+        check_episode(self)
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns, K."""
+        return int(self.turn_spans.shape[0])
+
+    @property
+    def prompt_length(self) -> int:
+        """Ids before the first completion (all of them where there was no turn)."""
+        return int(self.turn_spans[0, 0]) if self.num_turns else int(self.ids.shape[0])
+
+    @property
+    def prompt_ids(self) -> Ids:
+        """The first observation."""
+        return self.ids[: self.prompt_length]
+
+    @property
+    def solved(self) -> bool:
+        """True where some turn was right."""
+        return any(verdict.correct for verdict in self.verdicts)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns as views (no id is copied)."""
+        spans = self.turn_spans.tolist()
+        ends = [start for start, _ in spans[1:]] + [len(self.ids)]
+        return tuple(
+            Turn(
+                index=k,
+                context=self.ids[:start],
+                ids=self.ids[start:end],
+                feedback_ids=self.ids[end : ends[k]],
+                logprobs=self.logprobs[start:end],
+                versions=self.versions[start:end],
+                truncated=self.turn_truncated[k],
+                feedback=self.feedbacks[k],
+                verdict=self.verdicts[k],
+                reward=float(self.rewards[k]),
+            )
+            for k, (start, end) in enumerate(spans)
+        )
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that continues contexts of ids.
+
+    `complete` gets B contexts of whatever lengths and gives B completions in the same order. `max_tokens[b]` is
+    the most ids that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
+    whoever shares its batch (as far as floating point allows); None leaves sampling to the policy's own state.
+    """
+
+    def complete(
+        self,
+        contexts: Sequence[Ids],
+        *,
+        max_tokens: Sequence[int],
+        seeds: Sequence[int] | None = None,
+    ) -> list[Completion]:
+        """Continues each context.
+
+        Args:
+            contexts: B arrays, int64 (L_b,).
+            max_tokens: B budgets, >= 0.
+            seeds: B non-negative ints, or None.
+
+        Returns:
+            B completions, in order.
+        """
+        ...
+
+
+def check_logprobs(name: str, logprobs: npt.NDArray[np.float32], size: int) -> None:
+    """Raises `InvalidEpisodeError` unless `logprobs` are `size` numbers that can be log-probs (NaN: none given)."""
+    if logprobs.shape != (size,):
+        raise InvalidEpisodeError(f"{name} has shape {logprobs.shape} for {size} ids")
+    # A float32 softmax may land a hair above 0; more than that is a unit error (probabilities, or negated logs).
+    bad = np.flatnonzero((logprobs > 1e-5) | np.isinf(logprobs))
+    if bad.size:
+        at = int(bad[0])
+        raise InvalidEpisodeError(f"{name}[{at}] must be a finite number <= 0, got {float(logprobs[at])!r}")
+
+
+def check_episode(episode: Episode) -> None:
+    """Raises `InvalidEpisodeError` where an episode breaks a law; the message names the episode, field and turn."""
+    who = f"episode {episode.index} on {episode.problem_id!r}"
+    size, spans = episode.ids.shape[0], episode.turn_spans
+    for name, dtype in _EPISODE_DTYPES.items():
+        array = getattr(episode, name)
+        if array.dtype != dtype or (name not in ("turn_spans", "rewards") and array.shape != (size,)):
+            raise InvalidEpisodeError(
+                f"{who}: {name} must be {dtype} of shape ({size},), got {array.dtype} {array.shape}"
+            )
+    turns = spans.shape[0]
+    if spans.shape != (turns, 2) or episode.rewards.shape != (turns,):
+        raise InvalidEpisodeError(f"{who}: turn_spans {spans.shape} and rewards {episode.rewards.shape} differ")
+    for name in ("verdicts", "feedbacks", "turn_truncated"):
+        if len(getattr(episode, name)) != turns:
+            raise InvalidEpisodeError(f"{who}: {name} has {len(getattr(episode, name))} entries for {turns} turns")
+    if episode.returns is not None and (episode.returns.shape != (turns,) or episode.returns.dtype != np.float32):
+        raise InvalidEpisodeError(f"{who}: returns must be float32 ({turns},), got {episode.returns.dtype}")
+    if not np.all(np.isfinite(episode.rewards)):
+        raise InvalidEpisodeError(f"{who}: rewards must be finite, got {episode.rewards.tolist()}")
+    mask = np.zeros(size, np.bool_)
+    end_before = 0
+    for k, (start, end) in enumerate(spans.tolist()):
+        if not end_before <= start <= end <= size:
+            raise InvalidEpisodeError(f"{who}: turn {k} spans [{start}, {end}) after {end_before}, of {size} ids")
+        mask[start:end] = True
+        end_before = end
+    if not np.array_equal(mask, episode.loss_mask):
+        raise InvalidEpisodeError(f"{who}: loss_mask is not True exactly on turn_spans")
+    if np.any(episode.logprobs[~mask] != 0) or np.any(episode.versions[~mask] != NO_VERSION):
+        raise InvalidEpisodeError(f"{who}: log-probs must be 0 and versions {NO_VERSION} off the loss mask")
+    check_logprobs(f"{who}: logprobs", episode.logprobs, size)
+    own = episode.versions[mask]
+    if np.any(np.diff(own) < 0) or (own.size and own[0] < 0):
+        raise InvalidEpisodeError(f"{who}: versions run backwards or are negative: {own.tolist()}")
+
+
+_EPISODE_DTYPES: dict[str, Any] = {
+    "ids": np.dtype(np.int64),
+    "loss_mask": np.dtype(np.bool_),
+    "logprobs": np.dtype(np.float32),
+    "versions": np.dtype(np.int32),
+    "turn_spans": np.dtype(np.int64),
+    "rewards": np.dtype(np.float64),
+}
+
+
+def _int_array(name: str, value: Any, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
+    """A 1-D integer array of `dtype`, or an error: floats are never rounded to ids."""
+    array = np.asarray(value)
+    if array.size == 0:
+        array = array.astype(dtype)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidEpisodeError(f"{name} must be a 1-D array of integers, got {array.dtype} of shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=dtype)
