@@ -1,0 +1,286 @@
+"""The other side of `pool.py`: a supervisor that forks judges, and kills the ones that take too long.
+
+It is run as a file (`python -P worker.py`), imports nothing of this package, and talks in length-prefixed JSON over
+its standard input and output: no pickle, no port, no signal handler in anybody else's process. The supervisor loads
+sympy and math-verify once; a judge is a fork of it, so that a killed one is replaced in milliseconds. A request
+is `{"id", "gold", "answer", "timeout"}`, a reply `{"id", "outcome", "seconds"}` with outcome `equal`, `different`,
+`unparsed`, `timeout`, `memory` or `crash`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import logging
+import os
+import resource
+import selectors
+import signal
+import struct
+import sys
+import time
+from collections import deque
+from typing import Any
+
+_HEAD = struct.Struct("<I")
+_CPU_GRACE = 5
+
+
+def write_frame(fd: int, message: dict[str, Any]) -> None:
+    """Writes one message: four bytes of length, then JSON in UTF-8."""
+    body = json.dumps(message).encode()
+    data = memoryview(_HEAD.pack(len(body)) + body)
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def read_exactly(fd: int, size: int) -> bytes | None:
+    """Reads `size` bytes, or gives None where the other side has gone."""
+    parts: list[bytes] = []
+    while size:
+        part = os.read(fd, min(size, 1 << 16))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def read_frame(fd: int) -> dict[str, Any] | None:
+    """Reads one message, or gives None at the end of the stream."""
+    head = read_exactly(fd, _HEAD.size)
+    body = None if head is None else read_exactly(fd, _HEAD.unpack(head)[0])
+    if body is None:
+        return None
+    message: dict[str, Any] = json.loads(body)
+    return message
+
+
+def _compare(gold: str, answer: str) -> str:
+    """Asks math-verify; only its LaTeX parser is used, since its other one hands text to `parse_expr`."""
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    config = [LatexExtractionConfig(boxed_match_priority=0)]
+    sides = [
+        parse(f"\\boxed{{{text}}}", extraction_config=config, fallback_mode="no_fallback", parsing_timeout=None)
+        for text in (gold, answer)
+    ]
+    if not sides[0] or not sides[1]:
+        return "unparsed"
+    return "equal" if verify(sides[0], sides[1], timeout_seconds=None) else "different"
+
+
+def _judge(fd_in: int, fd_out: int, memory_mb: int) -> None:
+    """A judge's life: one case after the other, under a limit of memory and of processor time."""
+    if sys.platform == "linux":
+        # Dies with its supervisor, whatever it is busy with.
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+    limit = memory_mb << 20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while (case := read_frame(fd_in)) is not None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = int(used.ru_utime + used.ru_stime + case["timeout"]) + _CPU_GRACE
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+        try:
+            outcome = _compare(case["gold"], case["answer"])
+        except MemoryError:
+            outcome = "memory"
+        except RecursionError:
+            outcome = "crash"
+        except Exception:  # anything at all that a parser does with hostile text is one outcome
+            outcome = "crash"
+        write_frame(fd_out, {"outcome": outcome})
+
+
+class _Child:
+    """A forked judge, as its supervisor sees it."""
+
+    def __init__(self, memory_mb: int, others: list[_Child]) -> None:
+        task_read, self.task_write = os.pipe()
+        self.reply_read, reply_write = os.pipe()
+        self.case: dict[str, Any] | None = None
+        self.started = 0.0
+        self.deadline = 0.0
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                for fd in [0, 1, self.task_write, self.reply_read]:
+                    os.close(fd)
+                for other in others:
+                    os.close(other.task_write)
+                    os.close(other.reply_read)
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, 2)
+                _judge(task_read, reply_write, memory_mb)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(task_read)
+        os.close(reply_write)
+
+    def give(self, case: dict[str, Any]) -> bool:
+        """Hands a case over; False where the judge has died in the meantime."""
+        self.started = time.monotonic()
+        self.deadline = self.started + case["timeout"]
+        try:
+            write_frame(self.task_write, case)
+        except BrokenPipeError:
+            return False
+        self.case = case
+        return True
+
+    def kill(self) -> None:
+        """Ends the judge and waits for it."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.task_write)
+        os.close(self.reply_read)
+
+
+class Supervisor:
+    """Deals cases out to judges and sends their outcomes back.
+
+    Args:
+        workers: Judges at work at the same time.
+        memory_mb: Address space that one judge may take, in MiB.
+        fd_in: Where requests are read.
+        fd_out: Where replies are written.
+    """
+
+    def __init__(self, workers: int, memory_mb: int, fd_in: int, fd_out: int) -> None:
+        self.memory_mb = memory_mb
+        self.fd_in = fd_in
+        self.fd_out = fd_out
+        self.waiting: deque[dict[str, Any]] = deque()
+        self.buffer = bytearray()
+        self.replies = bytearray()
+        os.set_blocking(fd_out, False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(fd_in, selectors.EVENT_READ, None)
+        self.children: list[_Child] = []
+        for _ in range(workers):
+            self._spawn()
+
+    def _spawn(self) -> None:
+        child = _Child(self.memory_mb, self.children)
+        self.children.append(child)
+        self.selector.register(child.reply_read, selectors.EVENT_READ, child)
+
+    def _replace(self, child: _Child) -> None:
+        self.selector.unregister(child.reply_read)
+        self.children.remove(child)
+        child.kill()
+        self._spawn()
+
+    def _reply(self, child: _Child, outcome: str) -> None:
+        assert child.case is not None
+        seconds = time.monotonic() - child.started
+        body = json.dumps({"id": child.case["id"], "outcome": outcome, "seconds": seconds}).encode()
+        self.replies += _HEAD.pack(len(body)) + body
+        child.case = None
+
+    def _write_replies(self) -> None:
+        """Writes what the pipe takes; never waits, or a caller that is still writing and we would wait for each other."""
+        with contextlib.suppress(BlockingIOError):
+            while self.replies:
+                del self.replies[: os.write(self.fd_out, self.replies)]
+        wanted = bool(self.replies)
+        if wanted != (self.fd_out in self.selector.get_map()):
+            if wanted:
+                self.selector.register(self.fd_out, selectors.EVENT_WRITE, "replies")
+            else:
+                self.selector.unregister(self.fd_out)
+
+    def _deal(self) -> None:
+        for child in list(self.children):
+            if not self.waiting:
+                return
+            if child.case is None and not child.give(self.waiting[0]):
+                self._replace(child)
+            elif child.case is self.waiting[0]:
+                self.waiting.popleft()
+
+    def _read_requests(self) -> bool:
+        """Takes in what has arrived; False at the end of the stream."""
+        data = os.read(self.fd_in, 1 << 20)
+        self.buffer += data
+        start = 0
+        while len(self.buffer) >= start + _HEAD.size:
+            end = start + _HEAD.size + _HEAD.unpack_from(self.buffer, start)[0]
+            if len(self.buffer) < end:
+                break
+            self.waiting.append(json.loads(self.buffer[start + _HEAD.size : end]))
+            start = end
+        del self.buffer[:start]
+        return bool(data)
+
+    def _read_reply(self, child: _Child) -> None:
+        reply = read_frame(child.reply_read)
+        if reply is not None:
+            self._reply(child, reply["outcome"])
+        else:
+            if child.case is not None:
+                self._reply(child, "crash")
+            self._replace(child)
+
+    def _kill_late(self) -> None:
+        now = time.monotonic()
+        for child in [c for c in self.children if c.case is not None and c.deadline <= now]:
+            self._reply(child, "timeout")
+            self._replace(child)
+
+    def run(self) -> None:
+        """Works until the caller closes the stream or goes away."""
+        while True:
+            self._deal()
+            self._write_replies()
+            deadlines = [child.deadline for child in self.children if child.case is not None]
+            wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+            for key, _ in self.selector.select(wait):
+                if key.data is None:
+                    if not self._read_requests():
+                        return
+                elif key.data in self.children:
+                    self._read_reply(key.data)
+            self._kill_late()
+
+    def close(self) -> None:
+        """Kills every judge."""
+        for child in self.children:
+            child.kill()
+
+
+def _warm() -> None:
+    """Loads and exercises the symbolic stack, so that no time limit pays for it."""
+    logging.disable(logging.CRITICAL)
+    for gold, answer in (("\\frac{1}{2}", "0.5"), ("(1, \\sqrt{2})", "(1, x)"), ("x^2+1", "1+x\\cdot x")):
+        _compare(gold, answer)
+    gc.collect()
+    # Judges share these pages; a collection in one of them must not copy them all.
+    gc.freeze()
+
+
+def main() -> None:
+    """Reads the settings from the first message, warms up, says `ready`, and works."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = read_frame(0)
+    if settings is None:
+        return
+    sys.path.extend(entry for entry in settings["path"] if entry not in sys.path)
+    _warm()
+    supervisor = Supervisor(settings["workers"], settings["memory_mb"], 0, 1)
+    write_frame(1, {"ready": True})
+    try:
+        supervisor.run()
+    except BrokenPipeError:
+        pass  # the caller has gone: nobody is left to tell
+    finally:
+        supervisor.close()
+
+
+if __name__ == "__main__":
+    main()
