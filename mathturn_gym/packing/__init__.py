@@ -1,0 +1,29 @@
+"""Episodes to tensors and back: layouts, masks, micro-batches.
+
+pack(episodes, layout=..., form=...) ─► PackedBatch ─► micro_batches ─► model_inputs ─► token_logprobs ─► policy_loss
+                                            └─► unpack ─► the same episodes, to the bit
+"""
+
+from mathturn_gym.packing.batch import Facts, PackedBatch, Pieces
+from mathturn_gym.packing.layouts import FORMS, LAYOUTS, Form, Layout, pack, unpack
+from mathturn_gym.packing.masks import dense_mask, mask_mod, model_inputs
+from mathturn_gym.packing.selection import drop_stale, mask_stale, micro_batches, select_rows
+
+__all__ = [
+    "FORMS",
+    "LAYOUTS",
+    "Facts",
+    "Form",
+    "Layout",
+    "PackedBatch",
+    "Pieces",
+    "dense_mask",
+    "drop_stale",
+    "mask_mod",
+    "mask_stale",
+    "micro_batches",
+    "model_inputs",
+    "pack",
+    "select_rows",
+    "unpack",
+]

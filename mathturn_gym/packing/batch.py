@@ -1,0 +1,268 @@
+"""`PackedBatch`: the tensors of many episodes, and what is needed to get the episodes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
+from mathturn_gym.types import Episode
+
+__all__ = ["Facts", "Form", "Layout", "PackedBatch", "Pieces", "Unit"]
+
+Layout: TypeAlias = Literal["episode", "turns", "tree"]
+Form: TypeAlias = Literal["padded", "varlen"]
+Unit: TypeAlias = Literal["token", "turn", "sequence"]
+
+_TOKEN_DTYPES: dict[str, torch.dtype] = {
+    "input_ids": torch.int64,
+    "loss_mask": torch.bool,
+    "behaviour_logprobs": torch.float32,
+    "advantages": torch.float32,
+    "returns": torch.float32,
+    "rewards": torch.float32,
+    "versions": torch.int32,
+    "turn_index": torch.int32,
+    "episode_index": torch.int32,
+    "position_ids": torch.int64,
+    "branch_index": torch.int32,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What an episode has besides its tokens; with a batch's tensors it is the whole episode again.
+
+    Args:
+        episode_fields: The fields of `Episode` that are not one per id (references, nothing is copied).
+        spans: int64 (K, 2), `Episode.turn_spans`.
+        size: Ids of the episode.
+        tail: int64; ids that no row of the layout holds (what follows the last completion in layout `"turns"`).
+    """
+
+    episode_fields: tuple[Any, ...]
+    spans: npt.NDArray[np.int64]
+    size: int
+    tail: npt.NDArray[np.int64]
+
+    @property
+    def name(self) -> str:
+        """The episode as error messages call it."""
+        return f"episode {self['index']} on {self['problem_id']!r}"
+
+    def __getitem__(self, field: str) -> Any:
+        """One of the episode's fields by name."""
+        return self.episode_fields[FACT_FIELDS.index(field)]
+
+
+FACT_FIELDS: tuple[str, ...] = tuple(
+    field.name
+    for field in fields(Episode)
+    if field.name not in ("ids", "loss_mask", "logprobs", "versions", "turn_spans")
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Which ids lie where: piece p of a batch is `episode.ids[start : start + length]`, at `offset` in its row.
+
+    In layout `"tree"` a shared prompt is a piece of the first of its group's episodes, with branch 0.
+
+    Args:
+        row: int64 (P,); non-decreasing.
+        episode: int64 (P,); index into `PackedBatch.facts`.
+        start: int64 (P,).
+        length: int64 (P,).
+        offset: int64 (P,).
+        turn: int64 (P,); the only turn of this piece that is trained on, -1 for all of them.
+        branch: int64 (P,); 0 for what every branch of its row continues, from 1 for a branch.
+    """
+
+    row: npt.NDArray[np.int64]
+    episode: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+    turn: npt.NDArray[np.int64]
+    branch: npt.NDArray[np.int64]
+
+    def take(self, chosen: npt.NDArray[Any]) -> Pieces:
+        """The pieces of an index or a mask."""
+        return Pieces(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBatch:
+    """Many episodes as tensors, one row per sequence.
+
+    Per-token tensors are (B, T) in form `"padded"` (padding on the right) and (1, N) in form `"varlen"` (rows end to
+    end, `cu_seqlens` says where each begins). Off the loss mask, log-probs, advantages, returns and rewards are 0
+    and versions and turn_index -1.
+
+    Args:
+        layout: `"episode"`, `"turns"` or `"tree"`.
+        form: `"padded"` or `"varlen"`.
+        input_ids: int64; `pad_id` where padded.
+        loss_mask: bool; True on the completion ids that are trained on.
+        behaviour_logprobs: float32; under the distribution sampled from; NaN where the policy gave none.
+        advantages: float32; the advantage of the turn that the id belongs to.
+        returns: float32; that turn's discounted return-to-go.
+        rewards: float32; that turn's reward (on each of its ids: do not sum it over ids).
+        versions: int32; version of the weights that sampled the id.
+        turn_index: int32; from 0 within its episode.
+        episode_index: int32; index into `facts`; -1 on padding and on a tree's shared prompt.
+        position_ids: int64; the id's position in its own context (a branch goes on where its prompt ends).
+        branch_index: int32; 0 outside layout `"tree"` and on its shared prompts, the branch from 1 otherwise; -1 on
+            padding.
+        predictor_index: int64, or None where it is simply the column before (all layouts but `"tree"`): the column
+            of the id whose logits predict this id.
+        cu_seqlens: int32 (B + 1,); cumulative row lengths, from 0.
+        max_seqlen: The longest row.
+        has_logprobs: False where some behaviour log-prob is NaN.
+        facts: One entry per episode.
+        pieces: Which ids lie where.
+    """
+
+    layout: Layout
+    form: Form
+    input_ids: torch.Tensor
+    loss_mask: torch.Tensor
+    behaviour_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    rewards: torch.Tensor
+    versions: torch.Tensor
+    turn_index: torch.Tensor
+    episode_index: torch.Tensor
+    position_ids: torch.Tensor
+    branch_index: torch.Tensor
+    predictor_index: torch.Tensor | None
+    cu_seqlens: torch.Tensor
+    max_seqlen: int
+    has_logprobs: bool
+    facts: tuple[Facts, ...]
+    pieces: Pieces
+
+    def __post_init__(self) -> None:
+        """Checks shapes and dtypes."""
+        shape = self.input_ids.shape
+        for name, dtype in _TOKEN_DTYPES.items():
+            tensor = getattr(self, name)
+            if tensor.dtype != dtype or tensor.shape != shape or tensor.ndim != 2:
+                raise InvalidValueError(
+                    f"PackedBatch.{name} must be {dtype} of shape {tuple(shape)}, got {tensor.dtype} "
+                    f"{tuple(tensor.shape)}"
+                )
+        rows = self.cu_seqlens.shape[0] - 1
+        if rows < 0 or shape[0] != (1 if self.form == "varlen" else rows):
+            raise InvalidValueError(f"PackedBatch.cu_seqlens has {rows} rows for input_ids of shape {tuple(shape)}")
+
+    @property
+    def num_rows(self) -> int:
+        """Number of sequences, B (also in form `"varlen"`)."""
+        return int(self.cu_seqlens.shape[0]) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Ids in all rows, padding not counted."""
+        return int(self.pieces.length.sum())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.input_ids.device
+
+    @property
+    def attention_mask(self) -> torch.Tensor:
+        """int64, shape of `input_ids`: 1 on ids, 0 on padding (which a tree also needs `dense_mask` for)."""
+        return (self.branch_index >= 0).long()
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Ids of each row, int64 (B,), on the host."""
+        return np.bincount(self.pieces.row, self.pieces.length, minlength=self.num_rows).astype(np.int64)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor by its name (`predictor_index` where there is one)."""
+        names = [*_TOKEN_DTYPES, "cu_seqlens", *(() if self.predictor_index is None else ("predictor_index",))]
+        return {name: getattr(self, name) for name in names}
+
+    def numpy(self) -> dict[str, npt.NDArray[Any]]:
+        """Every tensor as an array; no copy is made of tensors on the CPU."""
+        return {name: tensor.cpu().numpy() for name, tensor in self.tensors().items()}
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedBatch:
+        """The batch on a device; with `non_blocking` and pinned memory, copies overlap with computation."""
+        return self.replace_tensors(
+            {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.tensors().items()}
+        )
+
+    def pin_memory(self) -> PackedBatch:
+        """The batch in page-locked memory (needs an accelerator's driver, as PyTorch does)."""
+        return self.replace_tensors({name: tensor.pin_memory() for name, tensor in self.tensors().items()})
+
+    def replace_tensors(self, tensors: Mapping[str, torch.Tensor]) -> PackedBatch:
+        """A batch with some tensors replaced, e.g. advantages of one's own; shapes and dtypes are checked."""
+        changes: dict[str, Any] = dict(tensors)
+        return replace(self, **changes)
+
+    def count(self, unit: Unit) -> int:
+        """How many tokens are trained on, or how many turns or episodes have at least one of them.
+
+        Pass it as `policy_loss(..., denominator=)` to micro-batches, so that their losses sum to the whole batch's.
+        """
+        if unit == "token":
+            return int(self.loss_mask.sum())
+        if unit not in ("turn", "sequence"):
+            raise InvalidValueError(f"unit must be 'token', 'turn' or 'sequence', got {unit!r}")
+        return int(self.segments(unit)[0])
+
+    def segments(self, unit: Unit) -> tuple[int, torch.Tensor]:
+        """Numbers the turns or episodes (`"sequence"`) that are trained on.
+
+        Returns:
+            Their number, and int64 (M,): the number of the segment of each of the M ids on the loss mask, in the
+            order of `tensor[loss_mask]`.
+        """
+        episode = self.episode_index[self.loss_mask].long()
+        if unit == "token":
+            return int(episode.shape[0]), torch.arange(episode.shape[0], device=self.device)
+        width = max((facts.spans.shape[0] for facts in self.facts), default=0) + 1
+        key = episode if unit == "sequence" else episode * width + self.turn_index[self.loss_mask].long()
+        values, inverse = torch.unique(key, return_inverse=True)
+        return int(values.shape[0]), inverse
+
+    @property
+    def split_episodes(self) -> tuple[int, ...]:
+        """Episodes of which only some turns are in this batch (a part of layout `"turns"`)."""
+        if self.layout != "turns":
+            return ()
+        rows = np.bincount(self.pieces.episode, minlength=len(self.facts))
+        return tuple(e for e, facts in enumerate(self.facts) if rows[e] != facts.spans.shape[0])
+
+    def require_logprobs(self, purpose: str) -> None:
+        """Raises `InvalidEpisodeError` naming episode and turn where a behaviour log-prob is missing."""
+        if self.has_logprobs:
+            return
+        missing = (self.behaviour_logprobs.isnan() & self.loss_mask).nonzero()
+        if missing.shape[0]:
+            row, column = missing[0].tolist()
+            name = self.facts[int(self.episode_index[row, column])].name
+            raise InvalidEpisodeError(
+                f"{name}, turn {int(self.turn_index[row, column])}: behaviour log-probs are missing (NaN), and "
+                f"{purpose} needs them; sample with a policy that gives log-probs"
+            )
+
+
+_fact_values = attrgetter(*FACT_FIELDS)
+
+
+def facts_of(episode: Episode, tail: npt.NDArray[np.int64]) -> Facts:
+    """The facts of an episode; `tail` are the ids that no row of the layout holds."""
+    return Facts(_fact_values(episode), episode.turn_spans, episode.ids.shape[0], tail)

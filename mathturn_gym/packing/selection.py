@@ -1,0 +1,184 @@
+"""Parts of a batch: micro-batches by tokens, single rows, and what is too old to be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mathturn_gym.errors import InvalidValueError, check_int
+from mathturn_gym.packing.batch import PackedBatch, Pieces
+from mathturn_gym.types import NO_VERSION, Episode
+
+__all__ = ["drop_stale", "mask_stale", "micro_batches", "select_rows"]
+
+
+def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = False) -> list[PackedBatch]:
+    """Splits a batch into as few parts as first-fit decreasing finds, each within `max_tokens`.
+
+    Every row stays whole. Rows keep their order within a part, and parts are ordered by their first rows, so the
+    same batch is always split in the same way. Divide every part's loss by the whole batch's
+    `count(...)` (`policy_loss(..., denominator=)`) and their sum is the loss of the whole.
+
+    Args:
+        batch: In any layout and form.
+        max_tokens: Most ids in a part: real ones in form `"varlen"`; with padding, rows x longest, in `"padded"`.
+        keep_episodes: Keep all rows of an episode together (layout `"turns"`; what sequence ratios and
+            sequence-mean normalisation need).
+
+    Raises:
+        InvalidValueError: a row (or episode, if kept together) is longer than `max_tokens`; it is named.
+    """
+    limit = check_int("max_tokens", max_tokens, low=1)
+    padded = batch.form == "padded"
+    lengths = batch.lengths
+    units = _units(batch, keep_episodes)
+    rows = np.bincount(units, minlength=int(units.max(initial=-1)) + 1)
+    longest = np.zeros(len(rows), np.int64)
+    np.maximum.at(longest, units, lengths)
+    total = np.bincount(units, lengths, minlength=len(rows)).astype(np.int64)
+    size = rows * longest if padded else total
+    too_long = np.flatnonzero(size > limit)
+    if too_long.size:
+        unit = int(too_long[0])
+        first = int(np.searchsorted(batch.pieces.row, np.flatnonzero(units == unit)[0]))
+        name = batch.facts[int(batch.pieces.episode[first])].name
+        raise InvalidValueError(
+            f"{name} needs {int(size[unit])} tokens in one micro-batch, but max_tokens is {limit}: raise max_tokens, "
+            f"or drop the episode"
+        )
+    bin_of_row = _first_fit_decreasing(size, rows, longest, limit, padded)[units]
+    by_bin = np.argsort(bin_of_row, kind="stable")
+    parts = np.split(by_bin, np.flatnonzero(np.diff(bin_of_row[by_bin])) + 1)
+    return [select_rows(batch, part.tolist()) for part in sorted(parts, key=lambda part: int(part[0]))]
+
+
+def _units(batch: PackedBatch, keep_episodes: bool) -> npt.NDArray[np.int64]:
+    """The number of what must stay together, for every row."""
+    if not keep_episodes or batch.layout != "turns":
+        return np.arange(batch.num_rows)
+    return np.unique(batch.pieces.episode, return_inverse=True)[1].astype(np.int64)
+
+
+def _first_fit_decreasing(
+    size: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    longest: npt.NDArray[np.int64],
+    limit: int,
+    padded: bool,
+) -> npt.NDArray[np.int64]:
+    """The bin of each unit: by decreasing size, into the first that still holds it (padding counted in)."""
+    bins = np.zeros(len(size), np.int64)
+    loads: list[tuple[int, int]] = []  # (rows, longest) where padded, (ids, 1) otherwise
+    order = np.lexsort((np.arange(len(size)), -size, -longest if padded else -size))
+    for unit in order.tolist():
+        count, width = (int(rows[unit]), int(longest[unit])) if padded else (int(size[unit]), 1)
+        for b, (held, held_width) in enumerate(loads):
+            if (held + count) * max(held_width, width) <= limit:
+                bins[unit] = b
+                loads[b] = (held + count, max(held_width, width))
+                break
+        else:
+            bins[unit] = len(loads)
+            loads.append((count, width))
+    return bins
+
+
+def select_rows(batch: PackedBatch, rows: Sequence[int]) -> PackedBatch:
+    """Some rows of a batch as a batch of their own, with the facts of their episodes only.
+
+    Args:
+        batch: In any layout and form.
+        rows: Increasing row numbers, at least one.
+
+    Raises:
+        InvalidValueError: rows that are not increasing or not there.
+    """
+    chosen = np.asarray(rows, dtype=np.int64)
+    if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= batch.num_rows or np.any(np.diff(chosen) <= 0):
+        raise InvalidValueError(f"rows must be increasing numbers in [0, {batch.num_rows}), got {list(rows)}")
+    new_row = np.full(batch.num_rows, -1, np.int64)
+    new_row[chosen] = np.arange(len(chosen))
+    pieces = batch.pieces.take(new_row[batch.pieces.row] >= 0)
+    episodes = np.unique(pieces.episode)
+    new_episode = np.full(len(batch.facts) + 1, -1, np.int64)  # its last entry stands for -1, no episode
+    new_episode[episodes] = np.arange(len(episodes))
+    columns = {field.name: getattr(pieces, field.name) for field in fields(Pieces)}
+    pieces = Pieces(**{**columns, "row": new_row[pieces.row], "episode": new_episode[pieces.episode]})
+    lengths = batch.lengths[chosen]
+    tensors = _take(batch, chosen, lengths)
+    lookup = torch.from_numpy(new_episode.astype(np.int32)).to(batch.device)
+    tensors["episode_index"] = lookup[tensors["episode_index"].long()]
+    facts = tuple(batch.facts[e] for e in episodes.tolist())
+    changes: dict[str, Any] = dict(tensors)
+    return replace(batch, **changes, max_seqlen=int(lengths.max()), facts=facts, pieces=pieces)
+
+
+def _take(batch: PackedBatch, chosen: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    tensors = batch.tensors()
+    old_starts = tensors.pop("cu_seqlens").long()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    new_starts = torch.from_numpy(starts.astype(np.int32)).to(batch.device)
+    index = torch.from_numpy(chosen).to(batch.device)
+    if batch.form == "padded":
+        width = int(lengths.max())
+        taken = {name: tensor[index, :width] for name, tensor in tensors.items()}
+    else:
+        shift = torch.repeat_interleave(
+            old_starts[index] - new_starts[:-1].long(), torch.from_numpy(lengths).to(batch.device)
+        )
+        column = torch.arange(int(starts[-1]), device=batch.device) + shift
+        taken = {name: tensor[:, column] for name, tensor in tensors.items()}
+        if "predictor_index" in taken:
+            taken["predictor_index"] = taken["predictor_index"] - shift
+    return {**taken, "cu_seqlens": new_starts}
+
+
+def drop_stale(
+    episodes: Iterable[Episode], *, current_version: int, max_staleness: int
+) -> tuple[list[Episode], list[Episode]]:
+    """Parts episodes by the age of their oldest token: (fresh enough, too old).
+
+    An id's staleness is `current_version` minus the version that sampled it; an episode during which the policy was
+    updated has several. An episode without a completion id has none and is kept.
+
+    Args:
+        episodes: Any number of episodes.
+        current_version: The version of the policy about to be updated, >= 0.
+        max_staleness: The largest staleness that is kept, >= 0.
+
+    Raises:
+        InvalidValueError: a number out of range, or an episode from a version after `current_version`.
+    """
+    now, most = _check_versions(current_version, max_staleness)
+    fresh: list[Episode] = []
+    stale: list[Episode] = []
+    for episode in episodes:
+        own = episode.versions[episode.loss_mask]
+        if own.size and int(own[-1]) > now:
+            raise InvalidValueError(
+                f"episode {episode.index} on {episode.problem_id!r} has version {int(own[-1])}, after "
+                f"current_version {now}"
+            )
+        (stale if own.size and now - int(own[0]) > most else fresh).append(episode)
+    return fresh, stale
+
+
+def mask_stale(batch: PackedBatch, *, current_version: int, max_staleness: int) -> PackedBatch:
+    """Takes ids that are too old out of the loss mask; the newer ids of the same episode stay in.
+
+    Args and errors as in `drop_stale`. `unpack` still gives the whole episodes.
+    """
+    now, most = _check_versions(current_version, max_staleness)
+    newest = int(batch.versions.max()) if batch.versions.numel() else NO_VERSION
+    if newest > now:
+        raise InvalidValueError(f"the batch has version {newest}, after current_version {now}")
+    return batch.replace_tensors({"loss_mask": batch.loss_mask & (now - batch.versions <= most)})
+
+
+def _check_versions(current_version: int, max_staleness: int) -> tuple[int, int]:
+    return check_int("current_version", current_version, low=0), check_int("max_staleness", max_staleness, low=0)
