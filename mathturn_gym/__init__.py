@@ -1,1 +1,106 @@
-"""mathturn_gym: multi-turn mathematics reinforcement learning for language models."""
+"""mathturn_gym: multi-turn mathematics reinforcement learning for language models.
+
+`import mathturn_gym` registers the environments
+
+    MathMultiTurn-v0               always `num_turns` (5) turns, each verified and rewarded
+    MathMultiTurnUntilCorrect-v0   ends at the first right answer
+    MathSingleTurn-v0              one turn: the bandit that the others are compared with
+
+and loads nothing heavy; `from mathturn_gym import X` loads what X needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from gymnasium.envs.registration import register
+
+if TYPE_CHECKING:
+    from mathturn_gym.dialogue import Dialogue
+    from mathturn_gym.env import EpisodeState, MathMultiTurnEnv, StepInfo
+    from mathturn_gym.errors import MathTurnError
+    from mathturn_gym.packing import PackedBatch, pack
+    from mathturn_gym.problems import ProblemSource, load_problems
+    from mathturn_gym.rollout import collect
+    from mathturn_gym.spaces import TokenIds
+    from mathturn_gym.types import Completion, Episode, Policy, Problem, Status, StopReason, Turn, Verdict
+    from mathturn_gym.vector import MathMultiTurnVectorEnv
+    from mathturn_gym.verifier import Verifier
+
+__version__: Final = "0.1.0"
+
+_HOME: Final = {
+    "Completion": "types",
+    "Dialogue": "dialogue",
+    "Episode": "types",
+    "EpisodeState": "env",
+    "MathMultiTurnEnv": "env",
+    "MathMultiTurnVectorEnv": "vector",
+    "MathTurnError": "errors",
+    "PackedBatch": "packing",
+    "Policy": "types",
+    "Problem": "types",
+    "ProblemSource": "problems",
+    "Status": "types",
+    "StepInfo": "env",
+    "StopReason": "types",
+    "TokenIds": "spaces",
+    "Turn": "types",
+    "Verdict": "types",
+    "Verifier": "verifier",
+    "collect": "rollout",
+    "load_problems": "problems",
+    "pack": "packing",
+}
+
+__all__ = [  # noqa: RUF022 - classes and functions, then the version
+    "Completion",
+    "Dialogue",
+    "Episode",
+    "EpisodeState",
+    "MathMultiTurnEnv",
+    "MathMultiTurnVectorEnv",
+    "MathTurnError",
+    "PackedBatch",
+    "Policy",
+    "Problem",
+    "ProblemSource",
+    "Status",
+    "StepInfo",
+    "StopReason",
+    "TokenIds",
+    "Turn",
+    "Verdict",
+    "Verifier",
+    "collect",
+    "load_problems",
+    "pack",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name's module when the name is first asked for."""
+    if name in _HOME:
+        return getattr(import_module(f"mathturn_gym.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'mathturn_gym' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)
+
+
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "MathMultiTurn-v0": {},
+    "MathMultiTurnUntilCorrect-v0": {"stop_on_success": True},
+    "MathSingleTurn-v0": {"num_turns": 1},
+}
+for _id, _defaults in _DEFAULTS.items():
+    register(
+        _id,
+        entry_point="mathturn_gym.env:MathMultiTurnEnv",
+        vector_entry_point="mathturn_gym.vector:MathMultiTurnVectorEnv",
+        kwargs=_defaults,
+    )

@@ -1,0 +1,82 @@
+"""Problems: procedural generators and files, all as `ProblemSource`: (seed, index) -> Problem."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from mathturn_gym.errors import InvalidValueError, raise_unknown_name
+from mathturn_gym.problems.base import SPLITS, FiniteSource, Generator, ProblemSource, split_of
+from mathturn_gym.problems.files import BadRow, JsonLines
+from mathturn_gym.problems.generators import Addition, GuessNumber, LinearEquation
+from mathturn_gym.types import Problem
+
+__all__ = [
+    "NAMES",
+    "SPLITS",
+    "Addition",
+    "BadRow",
+    "FiniteSource",
+    "Generator",
+    "GuessNumber",
+    "JsonLines",
+    "LinearEquation",
+    "ProblemSource",
+    "ProblemsLike",
+    "load_problems",
+    "split_of",
+]
+
+ProblemsLike: TypeAlias = "str | Path | Problem | Sequence[Problem] | ProblemSource"
+
+NAMES: Final = ("lins", "add1", "add2", "add3", "guess8")
+"""Built-in sources by name; `NAME:SPLIT` chooses a split. `addN` and `guessN` take other numbers too."""
+
+_NAME: Final = re.compile(r"(?P<family>[a-z]+)(?P<number>\d*)(?::(?P<split>\w+))?")
+
+
+def load_problems(problems: ProblemsLike) -> ProblemSource:
+    """The source behind what a user gives.
+
+    Args:
+        problems: A name (`"lins"`, `"lins:test"`, `"add2"`, `"guess8"`), the path of a `.jsonl` file, a `Problem`,
+            a sequence of them, or a `ProblemSource`.
+
+    Raises:
+        InvalidValueError: unknown name (the nearest is suggested) or type.
+        ProblemFileError: the file is missing or broken.
+
+    >>> load_problems("add1:test").get(seed=1, index=0).gold
+    ('6',)
+    """
+    if isinstance(problems, ProblemSource):
+        return problems
+    if isinstance(problems, Problem):
+        return FiniteSource([problems])
+    if isinstance(problems, Sequence) and not isinstance(problems, str):
+        wrong = [type(item).__name__ for item in problems if not isinstance(item, Problem)]
+        if wrong:
+            raise InvalidValueError(f"problems must hold Problem objects only, got {wrong[0]}")
+        return FiniteSource(problems)
+    if not isinstance(problems, (str, Path)):
+        raise InvalidValueError(
+            f"problems must be a name, a .jsonl path, Problem objects or a ProblemSource, got {problems!r}"
+        )
+    if isinstance(problems, Path) or problems.endswith((".jsonl", ".json")):
+        return JsonLines(problems)
+    return _by_name(problems)
+
+
+def _by_name(name: str) -> ProblemSource:
+    match = _NAME.fullmatch(name)
+    if match is not None:
+        family, number, split = match["family"], match["number"], match["split"] or "train"
+        if family == "lins" and not number:
+            return LinearEquation(split)
+        if family == "add" and number:
+            return Addition(int(number), split)
+        if family == "guess" and number:
+            return GuessNumber(int(number), split)
+    raise_unknown_name("problems", name, [*NAMES, *(f"{known}:test" for known in NAMES), "FILE.jsonl"])

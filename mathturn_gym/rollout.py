@@ -1,0 +1,314 @@
+"""Environment and policy to episodes.
+
+`EpisodeRecorder` turns the transitions of one episode into an `Episode`; `collect` plays many at once in a vector
+environment. Episode i of a collection depends on (seed, i) alone: its problem and every sampled id, whatever the
+number of environments and the order in which episodes end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_float, check_int
+from mathturn_gym.returns import returns_to_go
+from mathturn_gym.seeding import derive_seed
+from mathturn_gym.types import NO_VERSION, Completion, Episode, Ids, Policy, StopReason, Verdict
+from mathturn_gym.vector import info_of
+
+__all__ = ["EpisodeRecorder", "collect"]
+
+
+class EpisodeRecorder:
+    """Collects one episode's transitions; ids, loss mask, log-probs and versions are made together.
+
+    Args:
+        prompt_ids: int64 (L0,); the first observation.
+        info: The info of `reset`.
+        index: The episode's number in its collection.
+        seed: The collection's seed.
+        group: Name that episodes on one problem share, or None.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Ids,
+        info: Mapping[str, Any],
+        *,
+        index: int = 0,
+        seed: int | None = None,
+        group: str | None = None,
+    ) -> None:
+        self._place = index, seed, group
+        self._problem_id = str(info["problem_id"])
+        self._metadata = dict(info.get("metadata", {}))
+        self._ids = np.asarray(prompt_ids, np.int64)
+        self._completions: list[Completion] = []
+        self._starts: list[int] = []
+        self._rewards: list[float] = []
+        self._infos: list[Mapping[str, Any]] = []
+        self._end: tuple[bool, bool, StopReason | None] = False, False, None
+
+    @property
+    def num_turns(self) -> int:
+        """Turns recorded so far."""
+        return len(self._completions)
+
+    @property
+    def ended(self) -> bool:
+        """True once a transition was terminal."""
+        return self._end[0] or self._end[1]
+
+    def add(
+        self,
+        completion: Completion,
+        observation: Ids,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        """Records one transition.
+
+        Args:
+            completion: What was played.
+            observation: int64 (L,); the observation that followed.
+            reward: The reward.
+            terminated: As `step` returned it.
+            truncated: As `step` returned it.
+            info: The info of `step`.
+
+        Raises:
+            InvalidEpisodeError: the episode has ended, or the observation is not the one before ++ the completion ++
+                more (a wrapper that rewrites observations cannot be recorded).
+        """
+        if self.ended:
+            raise InvalidEpisodeError(f"episode on {self._problem_id!r} has ended: no transition can follow")
+        stop = info.get("stop_reason")
+        self._end = bool(terminated), bool(truncated), None if stop is None else StopReason(stop)
+        if info["turn"] == len(self._completions):  # the prompt left no room: the step played no turn
+            return
+        start, end = len(self._ids), len(self._ids) + len(completion)
+        head = observation[:end]
+        if not (np.array_equal(head[:start], self._ids) and np.array_equal(head[start:], completion.ids)):
+            raise InvalidEpisodeError(
+                f"episode on {self._problem_id!r}, turn {self.num_turns}: the observation does not begin with the one"
+                " before and the completion; the sequence law is broken"
+            )
+        self._completions.append(completion)
+        self._starts.append(start)
+        self._rewards.append(float(reward))
+        self._infos.append(info)
+        self._ids = observation
+
+    def episode(self, discount: float = 1.0) -> Episode:
+        """The episode so far, with discounted returns-to-go.
+
+        Args:
+            discount: Per turn, in [0, 1].
+        """
+        size, spans = len(self._ids), np.zeros((self.num_turns, 2), np.int64)
+        mask, logprobs = np.zeros(size, np.bool_), np.zeros(size, np.float32)
+        versions = np.full(size, NO_VERSION, np.int32)
+        for k, (start, completion) in enumerate(zip(self._starts, self._completions, strict=True)):
+            end = start + len(completion)
+            spans[k] = start, end
+            assert completion.logprobs is not None
+            assert completion.versions is not None
+            mask[start:end], logprobs[start:end], versions[start:end] = True, completion.logprobs, completion.versions
+        rewards = np.array(self._rewards, np.float64)
+        index, seed, group = self._place
+        return Episode(
+            problem_id=self._problem_id,
+            ids=np.array(self._ids),
+            loss_mask=mask,
+            logprobs=logprobs,
+            versions=versions,
+            turn_spans=spans,
+            rewards=rewards,
+            verdicts=tuple(_verdict(info) for info in self._infos),
+            feedbacks=tuple(str(info.get("feedback", "")) for info in self._infos),
+            turn_truncated=tuple(completion.truncated for completion in self._completions),
+            terminated=self._end[0],
+            truncated=self._end[1],
+            stop_reason=self._end[2],
+            returns=returns_to_go(rewards, discount),
+            discount=discount,
+            index=index,
+            seed=seed,
+            group=group,
+            metadata=self._metadata,
+        )
+
+
+def collect(
+    env: gym.vector.VectorEnv[Any, Any, Any],
+    policy: Policy,
+    episodes: int,
+    *,
+    seed: int = 0,
+    first_index: int = 0,
+    group_size: int = 1,
+    discount: float = 1.0,
+    problem_ids: Sequence[str] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Plays episodes in a vector environment, refilling each place as soon as its episode ends.
+
+    Args:
+        env: From `gym.make_vec`, in any autoreset mode (`collect` chooses every problem itself).
+        policy: Asked once per step with the contexts of all running episodes, whatever their lengths.
+        episodes: How many to play.
+        seed: With an episode's index, decides its problem and its samples.
+        first_index: Index of the first episode: `collect(…, 10, first_index=10)` continues `collect(…, 10)`.
+        group_size: Consecutive episodes that play the same problem (with samples of their own).
+        discount: Per turn, for the episodes' `returns`.
+        problem_ids: Play these, episode i on `problem_ids[(i // group_size) % len]`, not the stream of `seed`.
+        on_episode: Called with each episode as it ends (for progress, or to save it).
+
+    Returns:
+        The episodes in order of their index.
+
+    Raises:
+        InvalidValueError: an argument is outside what is allowed.
+    """
+    episodes, first = check_int("episodes", episodes, low=0), check_int("first_index", first_index, low=0)
+    check_int("seed", seed, low=0)
+    check_float("discount", discount, low=0.0, high=1.0)
+    group_size = check_int("group_size", group_size, low=1)
+    if problem_ids is not None and not problem_ids:
+        raise InvalidValueError("problem_ids must hold at least one id, got none")
+    slots = _Slots(env, seed, group_size, problem_ids)
+    done: dict[int, Episode] = {}
+    for slot, index in zip(range(env.num_envs), range(first, first + episodes), strict=False):
+        slots.begin(slot, index)
+    slots.fill_idle()
+    upcoming = first + min(env.num_envs, episodes)
+    while slots.running():
+        for slot in slots.step(policy):
+            episode = slots.recorders[slot].episode(discount)  # type: ignore[union-attr]
+            done[episode.index] = episode
+            if on_episode is not None:
+                on_episode(episode)
+            if upcoming < first + episodes:
+                slots.begin(slot, upcoming)
+                upcoming += 1
+            else:
+                slots.retire(slot)
+    return [done[index] for index in range(first, first + episodes)]
+
+
+class _Slots:
+    """The places of a vector environment, each with the episode that runs in it (or none)."""
+
+    def __init__(
+        self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int, group_size: int, problem_ids: Sequence[str] | None
+    ) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if mode is AutoresetMode.NEXT_STEP and getattr(env, "shared_memory", None) is False:
+            # There AsyncVectorEnv forgets that a place was reset by hand, and resets it again instead of stepping.
+            raise InvalidValueError(
+                "collect() cannot use AsyncVectorEnv with shared_memory=False and autoreset_mode NEXT_STEP:"
+                " leave shared_memory at its default, or use AutoresetMode.DISABLED"
+            )
+        self._env, self._seed, self._group_size, self._problem_ids = env, seed, group_size, problem_ids
+        self._same_step = mode is AutoresetMode.SAME_STEP
+        self._observations: list[Ids] = [np.zeros(0, np.int64)] * env.num_envs
+        self._budgets = [0] * env.num_envs
+        self.recorders: list[EpisodeRecorder | None] = [None] * env.num_envs
+        self._indices = [-1] * env.num_envs
+        self._fresh = [False] * env.num_envs  # its sub-environment has an episode that can be stepped
+
+    def begin(self, slot: int, index: int) -> None:
+        """Starts episode `index` in a place."""
+        number = index // self._group_size
+        info = self._reset(slot, number)
+        group = None if self._group_size == 1 else f"{self._seed}/{number}"
+        self.recorders[slot] = EpisodeRecorder(
+            self._observations[slot], info, index=index, seed=self._seed, group=group
+        )
+        self._indices[slot] = index
+        self._budgets[slot] = int(info["completion_budget"])
+
+    def retire(self, slot: int) -> None:
+        """Leaves a place without an episode of ours; it plays empty actions until the others are done."""
+        self.recorders[slot] = None
+        self._reset(slot, 0)
+
+    def fill_idle(self) -> None:
+        """A vector environment steps all its places, so the unused ones need an episode to step through."""
+        for slot in range(self._env.num_envs):
+            if not self._fresh[slot]:
+                self.retire(slot)
+
+    def running(self) -> bool:
+        """True while some place has an episode of ours."""
+        return any(recorder is not None for recorder in self.recorders)
+
+    def step(self, policy: Policy) -> list[int]:
+        """One vector step; returns the places whose episode of ours ended with it."""
+        rows = [slot for slot, recorder in enumerate(self.recorders) if recorder is not None]
+        completions = self._complete(policy, rows)
+        empty = np.zeros(0, np.int64)
+        actions = tuple(completions[slot].ids if slot in completions else empty for slot in range(self._env.num_envs))
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        ended = []
+        for slot, recorder in enumerate(self.recorders):
+            over = bool(terminated[slot] or truncated[slot])
+            if recorder is None:
+                if over:
+                    self.retire(slot)
+                continue
+            observation, info = observations[slot], infos
+            if over and self._same_step:
+                observation, info = infos["final_obs"][slot], infos["final_info"]
+            own = info_of(info, slot)
+            recorder.add(completions[slot], observation, rewards[slot], terminated[slot], truncated[slot], own)
+            self._observations[slot], self._budgets[slot] = observation, int(own["completion_budget"])
+            if over:
+                ended.append(slot)
+        return ended
+
+    def _complete(self, policy: Policy, rows: list[int]) -> dict[int, Completion]:
+        """The policy's completions for the places that have an episode and room to answer."""
+        asked = [slot for slot in rows if self._budgets[slot] > 0]
+        found: list[Completion] = []
+        if asked:
+            found = policy.complete(
+                [self._observations[slot] for slot in asked],
+                max_tokens=[self._budgets[slot] for slot in asked],
+                seeds=[derive_seed(self._seed, self._indices[slot], self._turn(slot)) for slot in asked],
+            )
+        if len(found) != len(asked):
+            raise InvalidValueError(f"policy {policy!r} returned {len(found)} completions for {len(asked)} contexts")
+        nothing = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
+        return {**dict.fromkeys(rows, nothing), **dict(zip(asked, found, strict=True))}
+
+    def _turn(self, slot: int) -> int:
+        recorder = self.recorders[slot]
+        return 0 if recorder is None else recorder.num_turns
+
+    def _reset(self, slot: int, number: int) -> dict[str, Any]:
+        mask = np.zeros(self._env.num_envs, np.bool_)
+        mask[slot] = True
+        options: dict[str, Any] = {"reset_mask": mask}
+        if self._problem_ids is None:
+            options["index"] = number
+        else:
+            options["problem_id"] = self._problem_ids[number % len(self._problem_ids)]
+        observations, infos = self._env.reset(
+            seed=[self._seed] * self._env.num_envs,  # type: ignore[arg-type]  # Gymnasium takes lists, its type does not
+            options=options,
+        )
+        self._observations[slot], self._fresh[slot] = np.array(observations[slot]), True
+        return info_of(infos, slot)
+
+
+def _verdict(info: Mapping[str, Any]) -> Verdict:
+    verdict = info["verdict"]
+    assert isinstance(verdict, Verdict)
+    return verdict

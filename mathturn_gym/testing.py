@@ -1,0 +1,119 @@
+"""For users' tests: policies without a model, and contract tests that any policy or environment can be held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.errors import InvalidValueError, check_int
+from mathturn_gym.seeding import uniforms
+from mathturn_gym.types import Completion, Ids, Policy
+
+__all__ = ["RandomPolicy", "ScriptedPolicy", "check_policy"]
+
+Script: TypeAlias = "Sequence[str] | Callable[[str], str]"
+
+
+class ScriptedPolicy:
+    r"""Says given texts, each closed with the template's end of turn; what does not fit its budget is cut off.
+
+    Args:
+        script: Texts, one per turn (the last again when they run out), or a function from the context's text to one.
+        dialogue: The environment's `Dialogue` (its tokenizer writes the ids).
+
+    >>> policy = ScriptedPolicy([r"\boxed{4}"], Dialogue("builtin"))
+    >>> policy.complete([np.array([65])], max_tokens=[99])[0].truncated
+    False
+    """
+
+    def __init__(self, script: Script, dialogue: Dialogue) -> None:
+        if not callable(script) and (isinstance(script, str) or not len(script)):
+            raise InvalidValueError(f"script must be texts or a function, got {script!r}")
+        self._script, self._dialogue = script, dialogue
+        self._turn_starts = _generation_prompt(dialogue)
+
+    def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Says each context's next text, with log-prob 0: there is no chance in it."""
+        return [self._one(context, limit) for context, limit in zip(contexts, max_tokens, strict=True)]
+
+    def _one(self, context: Ids, limit: int) -> Completion:
+        text = self._text(context)
+        plain = self._dialogue.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = np.array([*plain, *self._dialogue.end_of_turn], np.int64)
+        return Completion(ids[:limit], np.zeros(min(limit, len(ids)), np.float32), truncated=len(ids) > limit)
+
+    def _text(self, context: Ids) -> str:
+        if callable(self._script):
+            return self._script(self._dialogue.decode(context))
+        played = self._dialogue.decode(context).count(self._turn_starts) - 1
+        return self._script[min(max(played, 0), len(self._script) - 1)]
+
+
+class RandomPolicy:
+    """Uniform over the vocabulary at every id, with the exact log-prob of that; the honest floor.
+
+    Args:
+        vocab_size: Ids are in [0, vocab_size).
+        end_of_turn: Stops after this id, or None.
+        seed: Used where `complete` gets no seeds.
+    """
+
+    def __init__(self, vocab_size: int, end_of_turn: int | None = None, seed: int = 0) -> None:
+        self.vocab_size = check_int("vocab_size", vocab_size, low=1)
+        self.end_of_turn = end_of_turn
+        self._rng = np.random.default_rng(seed)
+
+    def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Samples until the end of turn or the budget; a row's seed alone decides it."""
+        drawn = seeds if seeds is not None else self._rng.integers(2**62, size=len(contexts)).tolist()
+        return [self._one(limit, seed) for limit, seed in zip(max_tokens, drawn, strict=True)]
+
+    def _one(self, limit: int, seed: int) -> Completion:
+        ids = np.floor(uniforms(seed, limit) * self.vocab_size).astype(np.int64)
+        ends = np.flatnonzero(ids == (-1 if self.end_of_turn is None else self.end_of_turn))
+        if len(ends):
+            ids = ids[: ends[0] + 1]
+        logprobs = np.full(len(ids), -np.log(self.vocab_size), np.float32)
+        return Completion(ids, logprobs, truncated=not len(ends))
+
+
+def check_policy(policy: Policy, vocab_size: int, *, max_tokens: int = 8) -> None:
+    """Holds a policy to its contract; use it in your own tests.
+
+    Checks that completions come in order, keep their budgets (0 included), have ids of the vocabulary and one
+    log-prob per id, and that a row's seed decides its sample, whoever shares its batch.
+
+    Args:
+        policy: The policy.
+        vocab_size: Ids must be in [0, vocab_size).
+        max_tokens: Budget of the checks.
+
+    Raises:
+        AssertionError: the contract is broken; the message says where.
+    """
+    contexts = [np.arange(n, dtype=np.int64) % vocab_size for n in (3, 7, 1)]
+    budgets = [max_tokens, 1, 0]
+    batch = policy.complete(contexts, max_tokens=budgets, seeds=[1, 2, 3])
+    assert len(batch) == 3, f"3 contexts gave {len(batch)} completions"
+    for row, (completion, budget) in enumerate(zip(batch, budgets, strict=True)):
+        ids: Any = completion.ids
+        assert len(ids) <= budget, f"row {row}: {len(ids)} ids for a budget of {budget}"
+        assert len(completion.logprobs) == len(ids), f"row {row}: log-probs and ids differ in length"  # type: ignore[arg-type]
+        assert not len(ids) or (ids.min() >= 0 and ids.max() < vocab_size), (
+            f"row {row}: an id outside [0, {vocab_size})"
+        )
+    alone = policy.complete(contexts[:1], max_tokens=budgets[:1], seeds=[1])[0]
+    assert np.array_equal(alone.ids, batch[0].ids), "row 0 samples other ids when it is alone in its batch"
+
+
+def _generation_prompt(dialogue: Dialogue) -> str:
+    """The text that opens every assistant turn: how a script counts the turns of a context."""
+    text = dialogue.decode(dialogue.feedback_ids("?", 0, np.zeros(0, np.int64)))
+    return text[text.rindex("?") + 1 :]
