@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
-from mathturn_gym.types import Episode
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, raise_unknown_name
+from mathturn_gym.types import NO_VERSION, Episode
 
-__all__ = ["Facts", "Form", "Layout", "PackedBatch", "Pieces", "Unit"]
+__all__ = ["FORMS", "LAYOUTS", "Facts", "Form", "Layout", "PackedBatch", "Pieces", "Unit"]
 
 Layout: TypeAlias = Literal["episode", "turns", "tree"]
 Form: TypeAlias = Literal["padded", "varlen"]
 Unit: TypeAlias = Literal["token", "turn", "sequence"]
+
+LAYOUTS: Final[tuple[str, ...]] = get_args(Layout)
+FORMS: Final[tuple[str, ...]] = get_args(Form)
 
 _TOKEN_DTYPES: dict[str, torch.dtype] = {
     "input_ids": torch.int64,
@@ -59,6 +62,20 @@ class Facts:
     def __getitem__(self, field: str) -> Any:
         """One of the episode's fields by name."""
         return self.episode_fields[FACT_FIELDS.index(field)]
+
+    def blank(self) -> Episode:
+        """The episode with its tokens blotted out: ids 0, log-probs 0, versions 0."""
+        mask = np.zeros(self.size, np.bool_)
+        for start, end in self.spans.tolist():
+            mask[start:end] = True
+        return Episode(
+            ids=np.zeros(self.size, np.int64),
+            loss_mask=mask,
+            logprobs=np.zeros(self.size, np.float32),
+            versions=np.where(mask, 0, NO_VERSION).astype(np.int32),
+            turn_spans=self.spans.copy(),
+            **dict(zip(FACT_FIELDS, self.episode_fields, strict=True)),
+        )
 
 
 FACT_FIELDS: tuple[str, ...] = tuple(
@@ -150,7 +167,10 @@ class PackedBatch:
     pieces: Pieces
 
     def __post_init__(self) -> None:
-        """Checks shapes and dtypes."""
+        """Checks names, shapes and dtypes."""
+        for field, value, allowed in (("layout", self.layout, LAYOUTS), ("form", self.form, FORMS)):
+            if value not in allowed:
+                raise_unknown_name(field, value, allowed)
         shape = self.input_ids.shape
         for name, dtype in _TOKEN_DTYPES.items():
             tensor = getattr(self, name)
@@ -263,6 +283,6 @@ class PackedBatch:
 _fact_values = attrgetter(*FACT_FIELDS)
 
 
-def facts_of(episode: Episode, tail: npt.NDArray[np.int64]) -> Facts:
+def episode_facts(episode: Episode, tail: npt.NDArray[np.int64]) -> Facts:
     """The facts of an episode; `tail` are the ids that no row of the layout holds."""
     return Facts(_fact_values(episode), episode.turn_spans, episode.ids.shape[0], tail)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, get_args
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_int, raise_unknown_name
-from mathturn_gym.packing.batch import FACT_FIELDS, Facts, Form, Layout, PackedBatch, Pieces, facts_of
+from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, Form, Layout, PackedBatch, Pieces, episode_facts
 from mathturn_gym.returns import advantages as default_advantages
 from mathturn_gym.returns import episode_returns, group_index
 from mathturn_gym.types import NO_VERSION, Episode
 
-__all__ = ["FORMS", "LAYOUTS", "Form", "Layout", "pack", "unpack"]
-
-LAYOUTS: Final[tuple[str, ...]] = get_args(Layout)
-FORMS: Final[tuple[str, ...]] = get_args(Form)
+__all__ = ["pack", "unpack"]
 
 _Index = npt.NDArray[np.int64]
 _NO_IDS: Final = np.zeros(0, np.int64)
@@ -131,12 +129,14 @@ def _pieces(row: _Index, episode: _Index, length: _Index, **others: _Index) -> P
 
 def _episode_pieces(episodes: Sequence[Episode], spans: _Spans) -> tuple[Pieces, _Index, tuple[Facts, ...]]:
     rows = np.arange(len(episodes))
-    return _pieces(rows, rows, spans.sizes), spans.episode, tuple([facts_of(e, _NO_IDS) for e in episodes])
+    return _pieces(rows, rows, spans.sizes), spans.episode, tuple([episode_facts(e, _NO_IDS) for e in episodes])
 
 
 def _turn_pieces(episodes: Sequence[Episode], spans: _Spans) -> tuple[Pieces, _Index, tuple[Facts, ...]]:
     rows = np.arange(len(spans.start))
-    facts = tuple([facts_of(e, e.ids[int(e.turn_spans[-1, 1]) if len(e.turn_spans) else 0 :].copy()) for e in episodes])
+    facts = tuple(
+        [episode_facts(e, e.ids[int(e.turn_spans[-1, 1]) if len(e.turn_spans) else 0 :].copy()) for e in episodes]
+    )
     return _pieces(rows, spans.episode, spans.end, turn=spans.turn), rows, facts
 
 
@@ -167,7 +167,7 @@ def _tree_pieces(episodes: Sequence[Episode], spans: _Spans) -> tuple[Pieces, _I
     rank = np.argsort(sort, kind="stable")  # where each piece went
     piece_of_episode = np.empty(len(episodes), np.int64)
     piece_of_episode[order] = rank[len(trees) :]
-    return pieces.take(sort), piece_of_episode[spans.episode], tuple([facts_of(e, _NO_IDS) for e in episodes])
+    return pieces.take(sort), piece_of_episode[spans.episode], tuple([episode_facts(e, _NO_IDS) for e in episodes])
 
 
 _LAYOUT_PIECES: Final = {"episode": _episode_pieces, "turns": _turn_pieces, "tree": _tree_pieces}
@@ -342,12 +342,8 @@ def unpack(batch: PackedBatch) -> list[Episode]:
 def _restore(
     facts: Facts, held: list[int], pieces: Pieces, place: list[int], arrays: dict[str, npt.NDArray[Any]]
 ) -> Episode:
-    ids = np.empty(facts.size, np.int64)
-    logprobs = np.zeros(facts.size, np.float32)
-    versions = np.full(facts.size, NO_VERSION, np.int32)
-    loss_mask = np.zeros(facts.size, np.bool_)
-    for start, end in facts.spans.tolist():
-        loss_mask[start:end] = True
+    blank = facts.blank()
+    ids, logprobs, versions = blank.ids, blank.logprobs, np.full(facts.size, NO_VERSION, np.int32)
     for p in held:
         low, size, turn = int(pieces.start[p]), int(pieces.length[p]), int(pieces.turn[p])
         ids[low : low + size] = arrays["input_ids"][place[p] : place[p] + size]
@@ -356,7 +352,4 @@ def _restore(
         logprobs[begin:end] = arrays["behaviour_logprobs"][source]
         versions[begin:end] = arrays["versions"][source]
     ids[facts.size - len(facts.tail) :] = facts.tail
-    known = dict(zip(FACT_FIELDS, facts.episode_fields, strict=True))
-    return Episode(
-        ids=ids, loss_mask=loss_mask, logprobs=logprobs, versions=versions, turn_spans=facts.spans.copy(), **known
-    )
+    return replace(blank, ids=ids, logprobs=logprobs, versions=versions)

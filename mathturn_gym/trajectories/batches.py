@@ -1,0 +1,153 @@
+"""Packed batches as safetensors files: the tensors, and as JSON bytes what else the episodes are."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from mathturn_gym.errors import InvalidValueError, MathTurnError
+from mathturn_gym.trajectories.records import build_episode, facts_to_record
+
+if TYPE_CHECKING:
+    from mathturn_gym.packing import PackedBatch
+
+__all__ = ["load_batch", "save_batch"]
+
+_SCHEMA: Final = "mathturn_gym.packed_batch"
+_VERSION: Final = "1"
+
+
+def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
+    """Writes a packed batch; `load_batch` gives it back, and `unpack` of that gives the episodes.
+
+    Tensors have the names of `PackedBatch`'s fields, so that any reader of safetensors can use them.
+
+    Args:
+        path: `*.safetensors`, replaced if it is there.
+        batch: On any device.
+
+    Raises:
+        InvalidValueError: another suffix.
+        InvalidEpisodeError: metadata that JSON would change.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    from mathturn_gym.packing import Pieces
+
+    target = _checked(path)
+    records = [facts_to_record(facts.blank()) for facts in batch.facts]
+    text = json.dumps(records, allow_nan=False, separators=(",", ":")).encode()
+    sizes = np.array([[facts.size, len(facts.tail)] for facts in batch.facts], np.int64).reshape(-1, 2)
+    tails = np.concatenate([np.zeros(0, np.int64), *(facts.tail for facts in batch.facts)])
+    tensors = {
+        **{name: tensor.contiguous() for name, tensor in batch.tensors().items()},
+        **{f"pieces.{f.name}": torch.from_numpy(getattr(batch.pieces, f.name).copy()) for f in fields(Pieces)},
+        "facts.sizes": torch.from_numpy(sizes),
+        "facts.tails": torch.from_numpy(tails),
+        "facts.json": torch.from_numpy(np.frombuffer(text, np.uint8).copy()),
+    }
+    header = {
+        "schema": _SCHEMA,
+        "schema_version": _VERSION,
+        "layout": batch.layout,
+        "form": batch.form,
+        "max_seqlen": str(batch.max_seqlen),
+        "has_logprobs": str(int(batch.has_logprobs)),
+    }
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    save_file(tensors, partial, metadata=header)
+    partial.replace(target)
+
+
+def load_batch(path: str | os.PathLike[str]) -> PackedBatch:
+    """Reads a packed batch, on the CPU.
+
+    Raises:
+        InvalidValueError: not such a file, of another version, or with a tensor missing or of the wrong shape.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    from mathturn_gym.packing import PackedBatch, Pieces
+
+    source = _checked(path)
+    try:
+        with safe_open(str(source), framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise InvalidValueError(f"{source} is not a safetensors file: {error}") from error
+    if (header.get("schema"), header.get("schema_version")) != (_SCHEMA, _VERSION):
+        raise InvalidValueError(f"{source}: schema must be {_SCHEMA!r} version {_VERSION}, got {header!r}")
+    try:
+        pieces = Pieces(**{f.name: tensors.pop(f"pieces.{f.name}").numpy() for f in fields(Pieces)})
+        facts = _facts(tensors)
+        rest: dict[str, Any] = {"predictor_index": None, **tensors}
+        batch = PackedBatch(
+            layout=header["layout"],
+            form=header["form"],
+            max_seqlen=int(header["max_seqlen"]),
+            has_logprobs=header["has_logprobs"] == "1",
+            facts=facts,
+            pieces=pieces,
+            **rest,
+        )
+    except MathTurnError as error:
+        raise InvalidValueError(f"{source}: {error}") from error
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidValueError(f"{source} is not a whole packed batch: {error!r}") from error
+    _check_pieces(batch, str(source))
+    return batch
+
+
+def _check_pieces(batch: PackedBatch, source: str) -> None:
+    """Raises `InvalidValueError` where a piece lies outside its row or its episode."""
+    pieces = batch.pieces
+    rows = np.diff(batch.cu_seqlens.numpy().astype(np.int64))
+    sizes = np.array([facts.size for facts in batch.facts], np.int64)
+    columns = [getattr(pieces, f.name) for f in fields(pieces)]
+    good = all(column.dtype == np.int64 and column.shape == pieces.row.shape for column in columns)
+    good = good and bool(
+        np.all((pieces.row >= 0) & (pieces.row < len(rows)) & (pieces.episode >= 0) & (pieces.episode < len(sizes)))
+    )
+    if good:
+        ends, size = pieces.offset + pieces.length, sizes[pieces.episode]
+        good = bool(np.all(np.diff(pieces.row) >= 0) and np.all(rows >= 0) and np.all(pieces.length >= 0))
+        good = good and bool(np.all((pieces.offset >= 0) & (ends <= rows[pieces.row])))
+        good = good and bool(np.all((pieces.start >= 0) & (pieces.start + pieces.length <= size)))
+        good = good and batch.num_tokens == int(rows.sum()) <= batch.input_ids.numel()
+    if not good:
+        raise InvalidValueError(f"{source} is not a whole packed batch: its pieces do not fit its rows and episodes")
+
+
+def _facts(tensors: dict[str, Any]) -> tuple[Any, ...]:
+    from mathturn_gym.packing import episode_facts
+
+    records = json.loads(tensors.pop("facts.json").numpy().tobytes())
+    sizes = tensors.pop("facts.sizes").numpy()
+    tails = np.split(tensors.pop("facts.tails").numpy(), np.cumsum(sizes[:, 1])[:-1]) if len(sizes) else []
+    found = []
+    for record, (size, _), tail in zip(records, sizes.tolist(), tails, strict=True):
+        # An episode of blank ids with these facts: checks them as an episode's, and has every field.
+        blank = np.zeros(size, np.int64)
+        mask = np.zeros(size, np.bool_)
+        for start, end in record["turn_spans"]:
+            mask[start:end] = True
+        versions = np.where(mask, 0, -1).astype(np.int32)
+        episode = build_episode(
+            record, ids=blank, loss_mask=mask, logprobs=np.zeros(size, np.float32), versions=versions
+        )
+        found.append(episode_facts(episode, tail.copy()))
+    return tuple(found)
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InvalidValueError(f"path must end in .safetensors, got {target.name!r}")
+    return target
