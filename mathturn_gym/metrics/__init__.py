@@ -1,0 +1,14 @@
+"""Figures of episodes: accuracy by turn, correction against luck, cost, each with a bootstrap interval.
+
+>>> sorted(MEANING)[:3]
+['acc@k', 'corrected', 'cut_off']
+"""
+
+from __future__ import annotations
+
+from mathturn_gym.metrics.bootstrap import Estimate
+from mathturn_gym.metrics.figures import MEANING
+from mathturn_gym.metrics.report import Report, summarize
+from mathturn_gym.metrics.samples import majority_at_k, pass_at_k
+
+__all__ = ["MEANING", "Estimate", "Report", "majority_at_k", "pass_at_k", "summarize"]

@@ -1,0 +1,223 @@
+"""What is counted: every figure as a numerator and a denominator per episode or per problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from mathturn_gym.metrics.bootstrap import Floats
+from mathturn_gym.metrics.samples import answer_key, majority_at_k, pass_at_k
+from mathturn_gym.types import Episode, Status, StopReason
+
+__all__ = ["MEANING", "Column", "EpisodeFacts", "episode_columns", "facts", "problem_columns"]
+
+MEANING: Final[dict[str, str]] = {
+    "acc@k": "episodes solved within the first k turns",
+    "right@k": "episodes whose answer stands right after turn k (an answer stands once its episode has ended)",
+    "delta_1_2": "right@2 minus right@1",
+    "wrong_to_right": "of the turns that were not right and had a successor: the successor is right",
+    "right_to_wrong": "of the right turns that had a successor: the successor is not right",
+    "corrected": "of the episodes whose first turn was not right: a later one is",
+    "turns": "turns per episode",
+    "turns_to_success": "turns up to the first right one, over the solved episodes",
+    "tokens": "ids that the policy sampled, per episode",
+    "tokens_to_success": "ids sampled up to the end of the first right turn, over the solved episodes",
+    "tokens_per_solved": "all ids sampled, divided by the number of solved episodes: what a solution costs",
+    "return": "discounted return of the first turn (the sum of rewards where an episode carries no returns)",
+    "no_answer": "of all turns: no answer was found",
+    "undecided": "of all turns: the verifier could not decide",
+    "cut_off": "of all turns: the completion was ended by its budget",
+    "repeated_answer": "of the answers given after a turn that was not right: one that was not right before",
+    "distinct_answers": "different answers per episode that gave any",
+    "right_if_answered": "of the first turns with an answer: right",
+    "siblings_if_answered": "first-turn accuracy of the *other* answering episodes on the problem, where this answered",
+    "siblings_if_silent": "the same where this episode's first turn gave no answer (lower: silence is informed)",
+    "pass@k": "at least one of k first turns is right (unbiased)",
+    "majority@k": "the most frequent answer of k first turns is right (unbiased)",
+    "retry_gain@k": "acc@k minus pass@k: what k turns win over k independent first turns",
+}
+"""Every figure in words; `@k` stands for `@1`, `@2` and so on."""
+
+
+class Column(NamedTuple):
+    """A figure as a ratio of sums: `top.sum() / bottom.sum()`, rows being episodes or problems."""
+
+    name: str
+    top: Floats
+    bottom: Floats
+    is_rate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFacts:
+    """What the figures need of an episode.
+
+    Args:
+        problem_id: The cluster it belongs to.
+        right: K flags, one per turn.
+        statuses: K statuses.
+        answers: K answers (as `answer_key` writes them), None for none.
+        tokens: K lengths.
+        cut_off: Turns that their budget ended.
+        settled: It ended by being solved: its last answer stands.
+        value: Its return.
+    """
+
+    problem_id: str
+    right: tuple[bool, ...]
+    statuses: tuple[Status, ...]
+    answers: tuple[str | None, ...]
+    tokens: tuple[int, ...]
+    cut_off: int
+    settled: bool
+    value: float
+
+    @property
+    def first_success(self) -> int | None:
+        """Index of the first right turn, or None."""
+        return self.right.index(True) if any(self.right) else None
+
+    def right_after(self, turn: int) -> bool:
+        """The answer that stands after turn `turn` (from 1) is right."""
+        if turn <= len(self.right):
+            return self.right[turn - 1]
+        return self.settled and self.right[-1]
+
+
+def facts(episode: Episode) -> EpisodeFacts:
+    """The facts of one episode."""
+    returns = episode.returns
+    value = float(episode.rewards.sum()) if returns is None or not len(returns) else float(returns[0])
+    return EpisodeFacts(
+        problem_id=episode.problem_id,
+        right=tuple(verdict.correct for verdict in episode.verdicts),
+        statuses=tuple(verdict.status for verdict in episode.verdicts),
+        answers=tuple(None if v.answer is None else answer_key(v.answer) for v in episode.verdicts),
+        tokens=tuple((episode.turn_spans[:, 1] - episode.turn_spans[:, 0]).tolist()),
+        cut_off=sum(episode.turn_truncated),
+        settled=episode.stop_reason is StopReason.SOLVED,
+        value=value,
+    )
+
+
+def episode_columns(episodes: Sequence[EpisodeFacts], turns: int) -> Iterator[Column]:
+    """The figures that are sums over episodes.
+
+    Args:
+        episodes: E episodes.
+        turns: T, the most turns that any has.
+    """
+    one = np.ones(len(episodes))
+    first = [e.first_success for e in episodes]
+    solved = _floats([f is not None for f in first])
+    for k in range(1, turns + 1):
+        yield Column(f"acc@{k}", _floats([f is not None and f < k for f in first]), one)
+    for k in range(1, turns + 1):
+        yield Column(f"right@{k}", _floats([e.right_after(k) for e in episodes]), one)
+    if turns > 1:
+        delta = [float(e.right_after(2)) - float(e.right_after(1)) for e in episodes]
+        yield Column("delta_1_2", _floats(delta), one, is_rate=False)
+        yield from _transitions(episodes)
+        missed = _floats([bool(e.right) and not e.right[0] for e in episodes])
+        yield Column("corrected", missed * solved, missed)
+    yield Column("turns", _floats([len(e.right) for e in episodes]), one, is_rate=False)
+    yield Column("turns_to_success", _floats([0 if f is None else f + 1 for f in first]), solved, is_rate=False)
+    tokens = _floats([sum(e.tokens) for e in episodes])
+    until = [0 if f is None else sum(e.tokens[: f + 1]) for e, f in zip(episodes, first, strict=True)]
+    yield Column("tokens", tokens, one, is_rate=False)
+    yield Column("tokens_to_success", _floats(until), solved, is_rate=False)
+    yield Column("tokens_per_solved", tokens, solved, is_rate=False)
+    yield Column("return", _floats([e.value for e in episodes]), one, is_rate=False)
+    yield from _answers(episodes)
+
+
+def _transitions(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
+    pairs = [list(zip(e.right[:-1], e.right[1:], strict=True)) for e in episodes]
+    for name, before in (("wrong_to_right", False), ("right_to_wrong", True)):
+        top = [sum(a is before and b is not before for a, b in row) for row in pairs]
+        yield Column(name, _floats(top), _floats([sum(a is before for a, _ in row) for row in pairs]))
+
+
+def _answers(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
+    turns = _floats([len(e.right) for e in episodes])
+    for name, status in (("no_answer", Status.NO_ANSWER), ("undecided", Status.UNDECIDED)):
+        yield Column(name, _floats([e.statuses.count(status) for e in episodes]), turns)
+    yield Column("cut_off", _floats([e.cut_off for e in episodes]), turns)
+    repeats, retries = zip(*(_repeats(e) for e in episodes), strict=True) if episodes else ((), ())
+    yield Column("repeated_answer", _floats(repeats), _floats(retries))
+    distinct = _floats([len(set(e.answers) - {None}) for e in episodes])
+    yield Column("distinct_answers", distinct, (distinct > 0).astype(np.float64), is_rate=False)
+    answered = _floats([bool(e.answers) and e.answers[0] is not None for e in episodes])
+    right = _floats([bool(e.right) and e.right[0] for e in episodes])
+    yield Column("right_if_answered", answered * right, answered)
+    yield from _silence(episodes, answered, answered * right)
+
+
+def _repeats(episode: EpisodeFacts) -> tuple[int, int]:
+    """(answers that repeat one that was not right, answers given after a turn that was not right)."""
+    failed: set[str] = set()
+    repeats = retries = 0
+    for k, answer in enumerate(episode.answers):
+        if answer is not None and k and not episode.right[k - 1]:
+            retries += 1
+            repeats += answer in failed
+        if answer is not None and not episode.right[k]:
+            failed.add(answer)
+    return repeats, retries
+
+
+def _silence(episodes: Sequence[EpisodeFacts], answered: Floats, right: Floats) -> Iterator[Column]:
+    """How well the problem's other episodes do, by whether this one answered."""
+    ids = np.unique([e.problem_id for e in episodes], return_inverse=True)[1] if episodes else np.zeros(0, np.int64)
+    others = np.bincount(ids, weights=answered)[ids] - answered if len(ids) else np.zeros(0)
+    others_right = np.bincount(ids, weights=right)[ids] - right if len(ids) else np.zeros(0)
+    accuracy = np.divide(others_right, others, out=np.zeros(len(ids)), where=others > 0)
+    for name, asked in (("siblings_if_answered", answered), ("siblings_if_silent", 1 - answered)):
+        usable = asked * (others > 0)
+        yield Column(name, usable * accuracy, usable)
+
+
+def problem_columns(groups: Sequence[Sequence[EpisodeFacts]], turns: int) -> Iterator[Column]:
+    """The figures of independent samples: the first turns of the episodes on a problem.
+
+    A problem counts towards `@k` where it has k episodes or more.
+
+    Args:
+        groups: Per problem, its episodes.
+        turns: T, the most turns that any has.
+    """
+    samples = [[_first(e) for e in group] for group in groups]
+    most = max((len(group) for group in samples), default=0)
+    for k in sorted({*range(1, turns + 1), *(2**i for i in range(12))}):
+        if k > most or most == 1:
+            continue
+        enough = [len(group) >= k for group in samples]
+        passes = [
+            pass_at_k(len(s), sum(r for _, r in s), k) if ok else 0.0 for s, ok in zip(samples, enough, strict=True)
+        ]
+        votes = [
+            majority_at_k([a for a, _ in s], [r for _, r in s], k) if ok else 0.0
+            for s, ok in zip(samples, enough, strict=True)
+        ]
+        yield Column(f"pass@{k}", _floats(passes), _floats(enough))
+        yield Column(f"majority@{k}", _floats(votes), _floats(enough))
+        if 2 <= k <= turns:
+            within = [sum(_solved_within(e, k) for e in group) / len(group) for group in groups]
+            gain = (_floats(within) - _floats(passes)) * _floats(enough)
+            yield Column(f"retry_gain@{k}", gain, _floats(enough), is_rate=False)
+
+
+def _first(episode: EpisodeFacts) -> tuple[str | None, bool]:
+    return (episode.answers[0], episode.right[0]) if episode.right else (None, False)
+
+
+def _solved_within(episode: EpisodeFacts, turns: int) -> bool:
+    first = episode.first_success
+    return first is not None and first < turns
+
+
+def _floats(values: Sequence[float] | Floats) -> Floats:
+    return np.asarray(values, np.float64)

@@ -1,0 +1,143 @@
+"""`summarize`: episodes in, figures with intervals out, overall and per family and level."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mathturn_gym.metrics.bootstrap import Estimate, check_confidence, cluster_sums, ratio_estimates
+from mathturn_gym.metrics.figures import Column, EpisodeFacts, episode_columns, facts, problem_columns
+from mathturn_gym.types import Episode
+
+__all__ = ["Report", "summarize"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of a set of episodes (`metrics.MEANING` says what each is).
+
+    Args:
+        episodes: How many.
+        problems: On how many different problems.
+        turns: The most turns that an episode had, T.
+        confidence: Of the intervals.
+        figures: By name: `acc@1` … `acc@T`, and the others.
+        stop_reasons: Episodes by why they ended ("none": cut short by their user).
+        verdicts: Turns by status.
+        by: The same per value of a metadata key: `report.by["family"]["lins"]`.
+    """
+
+    episodes: int
+    problems: int
+    turns: int
+    confidence: float
+    figures: Mapping[str, Estimate]
+    stop_reasons: Mapping[str, int]
+    verdicts: Mapping[str, int]
+    by: Mapping[str, Mapping[str, Report]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Estimate:
+        """The figure `name`."""
+        return self.figures[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {
+            "episodes": self.episodes,
+            "problems": self.problems,
+            "turns": self.turns,
+            "confidence": self.confidence,
+            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
+            "stop_reasons": dict(self.stop_reasons),
+            "verdicts": dict(self.verdicts),
+            "by": {key: {value: r.to_dict() for value, r in parts.items()} for key, parts in self.by.items()},
+        }
+
+
+def summarize(
+    episodes: Sequence[Episode],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    by: Sequence[str] = ("family", "level"),
+) -> Report:
+    """The figures of a set of episodes, with bootstrap intervals.
+
+    Problems are resampled with all their episodes. An episode without a turn (its prompt did not fit) counts as
+    unsolved. Figures of independent samples (`pass@k` and those built on it) take the first turns of the episodes
+    that share a problem, so they need groups: `collect(…, group_size=8)`.
+
+    Args:
+        episodes: Any number.
+        confidence: Of the intervals, in (0, 1).
+        resamples: Bootstrap samples, >= 1.
+        seed: Decides them; the figures themselves do not depend on it.
+        by: Metadata keys to report by as well, where the episodes have more than one value of them.
+
+    Raises:
+        InvalidValueError: an argument outside what is allowed.
+
+    >>> summarize([]).figures["turns"].value is None
+    True
+    """
+    check_confidence(confidence, resamples)
+    known = [facts(episode) for episode in episodes]
+    groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
+    for fact in known:
+        groups[fact.problem_id].append(fact)
+    turns = max((len(fact.right) for fact in known), default=0)
+    position = {problem_id: i for i, problem_id in enumerate(groups)}
+    clusters = np.array([position[fact.problem_id] for fact in known], np.int64)
+    per_episode = list(episode_columns(known, turns))
+    per_problem = list(problem_columns(list(groups.values()), turns))
+    tops = [cluster_sums(clusters, _matrix(per_episode, "top"), len(groups)), _matrix(per_problem, "top", len(groups))]
+    bottoms = [
+        cluster_sums(clusters, _matrix(per_episode, "bottom"), len(groups)),
+        _matrix(per_problem, "bottom", len(groups)),
+    ]
+    columns = per_episode + per_problem
+    estimates = ratio_estimates(
+        np.concatenate(tops, axis=1),
+        np.concatenate(bottoms, axis=1),
+        [column.is_rate for column in columns],
+        confidence=confidence,
+        resamples=resamples,
+        seed=seed,
+    )
+    return Report(
+        episodes=len(known),
+        problems=len(groups),
+        turns=turns,
+        confidence=confidence,
+        figures={column.name: estimate for column, estimate in zip(columns, estimates, strict=True)},
+        stop_reasons=dict(Counter("none" if e.stop_reason is None else e.stop_reason.value for e in episodes)),
+        verdicts=dict(Counter(status.value for fact in known for status in fact.statuses)),
+        by={
+            key: {
+                value: summarize(part, confidence=confidence, resamples=resamples, seed=seed, by=())
+                for value, part in sorted(parts.items())
+            }
+            for key, parts in ((key, _parts(episodes, key)) for key in by)
+            if len(parts) > 1
+        },
+    )
+
+
+def _parts(episodes: Sequence[Episode], key: str) -> dict[str, list[Episode]]:
+    """The episodes by the value that their metadata has for `key`; those that have none are left out."""
+    parts: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        if key in episode.metadata:
+            parts[str(episode.metadata[key])].append(episode)
+    return parts
+
+
+def _matrix(columns: Sequence[Column], part: str, rows: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if not columns:
+        return np.zeros((rows, 0))
+    return np.stack([getattr(column, part) for column in columns], axis=1)
