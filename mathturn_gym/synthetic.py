@@ -64,7 +64,7 @@ def synthetic_episode(
     mask = np.zeros(size, np.bool_)
     for begin, end in spans.tolist():
         mask[begin:end] = True
-    drawn = np.minimum(np.log(rng.random(size)), 0).astype(np.float32) if logprobs else np.float32(np.nan)
+    drawn = np.log1p(-rng.random(size)).astype(np.float32) if logprobs else np.float32(np.nan)
     versions = np.full(size, NO_VERSION, np.int32)
     versions[mask] = np.sort(rng.integers(max_version + 1, size=int(mask.sum())))
     right = rng.random(turns) < 0.3
