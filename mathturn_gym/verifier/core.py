@@ -10,14 +10,14 @@ from typing import Literal, Self
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier.extract import Extraction, extract
+from mathturn_gym.verifier.judge import MAX_ANSWER, judge, prepare
 from mathturn_gym.verifier.pool import Outcome, SymbolicPool, shared_pool
-from mathturn_gym.verifier.rational import rational
+from mathturn_gym.verifier.scalar import Rounding
 
 __all__ = ["Form", "Kind", "Verifier"]
 
 Form = Literal["evaluated", "equivalent"]
 Kind = Literal["response", "answer"]
-MAX_ANSWER = 2_000
 
 
 class Verifier:
@@ -47,6 +47,8 @@ class Verifier:
         workers: int = 2,
         *,
         last_number: bool = False,
+        rel_tol: float = 0.0,
+        decimals: int | None = None,
     ) -> None:
         if form not in ("evaluated", "equivalent"):
             raise_unknown_name("form", form, ["evaluated", "equivalent"])
@@ -55,6 +57,8 @@ class Verifier:
         self.memory_mb = check_int("memory_mb", memory_mb, low=256)
         self.workers = check_int("workers", workers, low=1, high=256)
         self.last_number = bool(last_number)
+        places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
+        self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
         self._pool: SymbolicPool | None = None
 
     def verify(self, response: str, gold: str | Sequence[str], *, kind: Kind = "response") -> Verdict:
@@ -91,7 +95,7 @@ class Verifier:
             if verdict is None:
                 assert found is not None
                 cases.extend((index, found, text) for text in accepted)
-        outcomes = self._symbolic().judge([(gold, found.text) for _, found, gold in cases]) if cases else []
+        outcomes = self._symbolic().judge([(prepare(gold).text, prepare(found.text).text) for _, found, gold in cases]) if cases else []
         for (index, found, gold), outcome in zip(cases, outcomes, strict=True):
             before = verdicts[index]
             if before is None or not before.correct:
@@ -128,19 +132,18 @@ class Verifier:
     def _judge_quick(self, answer: str, accepted: tuple[str, ...]) -> tuple[Status | None, str, str, str]:
         gold = accepted[-1]
         if len(answer) > MAX_ANSWER:
-            return Status.UNDECIDED, "answer too long", "exact", gold
+            equal = answer in accepted
+            return (Status.RIGHT, "equal", "exact", gold) if equal else (Status.UNDECIDED, "too long", "exact", gold)
+        prepared = prepare(answer)
+        worst: tuple[Status | None, str, str, str] | None = None
         for gold in accepted:
-            if answer == gold:
-                return Status.RIGHT, "equal", "exact", gold
-        value = rational(answer)
-        values = [rational(gold) for gold in accepted]
-        if value is not None and value in values:
-            return Status.RIGHT, "equal", "rational", accepted[values.index(value)]
-        if None not in values and value is not None:
-            return Status.WRONG, "different", "rational", gold
-        if None not in values and self.form == "evaluated" and not answer.isalpha():
-            return Status.WRONG, "unevaluated", "rational", gold
-        return None, "", "", gold
+            finding = judge(prepare(gold), prepared, evaluated=self.form == "evaluated", rounding=self.rounding)
+            if finding.status is Status.RIGHT:
+                return finding.status, finding.reason, finding.tier, gold
+            if worst is None or finding.status is None:
+                worst = finding.status, finding.reason, finding.tier, gold
+        assert worst is not None
+        return worst
 
     def _symbolic(self) -> SymbolicPool:
         if self._pool is None:

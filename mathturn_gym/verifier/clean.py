@@ -1,0 +1,132 @@
+r"""One spelling for what is written in many ways: unicode, spacing, fonts, delimiters, thousands, units.
+
+Everything here is a handful of linear passes over a text of bounded length; nothing changes what an answer means.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+__all__ = ["ROW", "clean", "squeeze"]
+
+ROW = "\x01"
+r"""Stands for LaTeX's row break `\\`, so that no other rule takes its backslashes for a command."""
+
+_UNICODE = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "×": "\\times ", "⋅": "\\cdot ", "·": "\\cdot ",
+    "∙": "\\cdot ", "•": "\\cdot ", "∗": "*", "÷": "\\div ", "∕": "/", "⁄": "/", "π": "\\pi ", "∞": "\\infty ", "√": "\\sqrt ",
+    "≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "∈": "\\in ", "∪": "\\cup ",
+    "∩": "\\cap ", "∖": "\\setminus ", "°": "^\\circ ", "º": "^\\circ ", "±": "\\pm ", "∓": "\\mp ", "ℝ": "\\mathbb{R}",
+    "ℤ": "\\mathbb{Z}", "ℕ": "\\mathbb{N}", "ℚ": "\\mathbb{Q}", "ℂ": "\\mathbb{C}", "∅": "\\emptyset ", "≡": "\\equiv ",
+    "⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "⟨": "\\langle ", "⟩": "\\rangle ", "∧": "\\land ",
+    "∨": "\\lor ", "…": "\\ldots ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": "\\delta ", "θ": "\\theta ",
+    "λ": "\\lambda ", "μ": "\\mu ", "φ": "\\phi ", "ω": "\\omega ", "σ": "\\sigma ", "ρ": "\\rho ", "τ": "\\tau ", "ε": "\\epsilon ",
+    "Δ": "\\Delta ", "‘": "'", "’": "'", "“": '"', "”": '"', "，": ",", "：": ":", "；": ";", "（": "(", "）": ")", "。": ".",
+    "€": "", "£": "", "¥": "", "₹": "", "′": "'",
+}  # fmt: skip
+_SUPER = {"⁰": "0", "¹": "1", "²": "2", "³": "3", "⁴": "4", "⁵": "5", "⁶": "6", "⁷": "7", "⁸": "8", "⁹": "9", "⁻": "-", "ⁿ": "n"}
+_SUB = {"₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "₅": "5", "₆": "6", "₇": "7", "₈": "8", "₉": "9"}
+_SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
+_SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
+_NON_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def _ascii(match: re.Match[str]) -> str:
+    char = match.group()
+    if (known := _UNICODE.get(char)) is not None:
+        return known
+    if char.isdecimal():
+        return str(unicodedata.decimal(char))
+    if unicodedata.category(char) in ("Cf", "Mn"):
+        return ""
+    plain = unicodedata.normalize("NFKC", char)
+    if "⁄" in plain:
+        top, bottom = plain.split("⁄", 1)
+        return f"\\frac{{{top}}}{{{bottom}}}"
+    return plain if plain.isascii() else char
+
+
+def _to_ascii(text: str) -> str:
+    text = _SUPER_RUN.sub(lambda run: "^{" + "".join(_SUPER[char] for char in run.group()) + "}", text)
+    text = _SUB_RUN.sub(lambda run: "_{" + "".join(_SUB[char] for char in run.group()) + "}", text)
+    # A vulgar fraction after a digit is a mixed number, which \frac after a digit also is.
+    return _NON_ASCII.sub(_ascii, text)
+
+
+_RULES: list[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        (r"\\\\(?![a-zA-Z])(?:\s*\[[\d.]*\s*[a-z]{2}\])?|\\\\(?=[a-zA-Z]{1,2}(?![a-zA-Z]))|\\cr\b", ROW),
+        (r"\\\\(?=[a-zA-Z])", r"\\"),
+        (r"\\\$|\$", ""),
+        (r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\{,\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))", ""),
+        (r"\\!", ""),
+        (r"\\[()\[\]]", " "),
+        (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
+        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|strut|mathstrut|hfill)(?![a-zA-Z])", ""),
+        (r"\\[,;: ]|~|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}", " "),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+        (r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|mathcal|mathnormal|pmb|overrightarrow|vec|hat)\s*\{", "{"),
+        (r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|rm|operatorname|emph)\*?\s*\{", r"\\text{"),
+        (r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
+        (r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
+        (r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
+        (r"\\(?:textdegree|degree|deg)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])", r"\\degree "),
+        (r"\\%", "%"),
+        (r"\\(?:dots|cdots|ldots|dotsc|dotsb|dotsm)(?![a-zA-Z])|\.\.\.", r"\\ldots "),
+        (r"(?<![\w.}])(\d+) +(\d+) */ *(\d+)(?![\w.^])", r"\1\\frac{\2}{\3}"),
+        (r"\\begin\{(?:[pbBvV]?(?:small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{matrix}"),
+        (r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
+        (r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
+        (r"\\#", ""),
+    ]
+]
+_DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
+_TRAILING = re.compile(r"[\s.,;:]+$")
+_UNIT = re.compile(r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?")
+_NOT_UNITS = re.compile(
+    r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z]{0,1})\b"
+)
+_SHORT_UNITS = frozenset("m g s h l L N J W V A K C F".split())
+
+
+def _plain_unit(text: str) -> str:
+    """Puts words after a number in `\\text{}`: `10 weeks`, `10 cm^2`."""
+    match = _UNIT.fullmatch(text)
+    if match is None:
+        return text
+    unit = match["unit"].strip()
+    if unit.startswith("\\degree"):
+        return match["value"]
+    if unit not in _SHORT_UNITS and _NOT_UNITS.search(unit.rstrip(". ")):
+        return text
+    return f"{match['value']}\\text{{{unit}}}"
+
+
+def clean(text: str) -> str:
+    r"""An answer in one spelling.
+
+    >>> clean("$\\dfrac{1}{2}\\,\\text{ cm}$."), clean("25,\\!972,\\!650"), clean("½")
+    ('\\frac{1}{2} \\text{ cm}', '25972650', '\\frac{1}{2}')
+    """
+    if not text.isascii():
+        text = _to_ascii(text)
+    if text.isalnum():
+        return text
+    # |A| is a determinant only where bars are drawn around it, which our grammar leaves to others.
+    if _DETERMINANT.search(text):
+        text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    text = _TRAILING.sub("", text).strip()
+    return _plain_unit(" ".join(text.split()))
+
+
+_SPACE = re.compile(r"(?<![a-zA-Z])\s+|\s+(?![a-zA-Z])")
+
+
+def squeeze(text: str) -> str:
+    """A cleaned text without the spaces that separate nothing."""
+    return _SPACE.sub("", text)

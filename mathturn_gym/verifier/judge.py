@@ -1,0 +1,191 @@
+r"""The tiers that work in the calling process: each answers only when it is certain, and passes the rest on.
+
+    exact       the same text, once both are spelt alike
+    text        words, names and multiple choice
+    rational    literal numbers
+    structure   trees: lists, sets, intervals, matrices, relations, with scalars compared in exact, modular, floating
+                or 60-digit arithmetic
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from mathturn_gym.types import Status
+from mathturn_gym.verifier.clean import clean, squeeze
+from mathturn_gym.verifier.compare import same
+from mathturn_gym.verifier.extract import extract
+from mathturn_gym.verifier.literal import is_literal
+from mathturn_gym.verifier.nodes import ParseError
+from mathturn_gym.verifier.parser import Parsed, parse
+from mathturn_gym.verifier.rational import rational
+from mathturn_gym.verifier.scalar import Rounding
+from mathturn_gym.verifier.units import different_units
+from mathturn_gym.verifier.words import choice, number_word, word
+
+__all__ = ["MAX_ANSWER", "Finding", "Prepared", "judge", "prepare"]
+
+MAX_ANSWER = 2_000
+"""Characters of an answer that is looked into; a longer one can only be equal to its gold as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a tier says; `status` is None where the case is passed on."""
+
+    status: Status | None
+    reason: str
+    tier: str
+
+
+@dataclass(slots=True)
+class Prepared:
+    """An answer or a gold, in all the ways it can be read; made once per text.
+
+    Args:
+        source: The text as it was given.
+        text: The text in one spelling.
+        squeezed: The same without spaces, for comparison.
+        value: Its value where it is a literal number.
+        word: Its words in lower case where it is text.
+        choice: Its letter where it is a choice.
+        readings: Its trees; computed when first needed.
+    """
+
+    source: str
+    text: str
+    squeezed: str
+    value: Fraction | None
+    word: str | None
+    choice: str | None
+    _readings: tuple[Parsed, ...] | None = field(default=None)
+
+    @property
+    def readings(self) -> tuple[Parsed, ...]:
+        """The trees that the text may stand for; none where it is not covered by the grammar."""
+        if self._readings is None:
+            self._readings = _read(self.text)
+        return self._readings
+
+    @property
+    def literal(self) -> bool:
+        """Whether the text is a literal number, whatever its units."""
+        return self.value is not None or any(is_literal(reading.node) for reading in self.readings)
+
+
+_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
+
+
+def _read(text: str) -> tuple[Parsed, ...]:
+    readings: list[Parsed] = []
+    for thousands in (True, False) if _COMMA.search(text) else (True,):
+        try:
+            readings.append(parse(text, thousands=thousands))
+        except ParseError:
+            continue
+    return tuple(readings)
+
+
+def prepare(text: str) -> Prepared:
+    """Reads a text once, for every comparison to come; texts of ordinary length are remembered."""
+    return _remembered(text) if len(text) <= 400 else _prepare(text)
+
+
+def _prepare(text: str) -> Prepared:
+    source = text
+    if "\\boxed" in text or "\\fbox" in text:
+        found = extract(text)
+        text = text if found is None else found.text
+    text = clean(text)
+    text = number_word(text) or text
+    return Prepared(source, text, squeeze(text), rational(text), word(text), choice(text))
+
+
+_remembered = functools.lru_cache(maxsize=8192)(_prepare)
+
+
+def judge(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Rounding) -> Finding:
+    """What the tiers in this process find.
+
+    Args:
+        gold: The accepted answer.
+        answer: The answer.
+        evaluated: Whether arithmetic that is left to do makes an answer to a literal gold wrong.
+        rounding: What counts as the same number.
+    """
+    if answer.squeezed == gold.squeezed and answer.squeezed:
+        return Finding(Status.RIGHT, "equal", "exact")
+    if gold.value is not None and answer.value is not None:
+        return _rational(gold, answer, evaluated, rounding)
+    if (finding := _text(gold, answer)) is not None:
+        return finding
+    found = _structure(gold, answer, rounding)
+    if found is False:
+        return Finding(Status.WRONG, "different", "structure")
+    if evaluated and gold.literal and not answer.literal:
+        return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
+    if found:
+        return Finding(Status.RIGHT, "equal", "structure")
+    return Finding(None, "", "")
+
+
+def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Rounding) -> Finding:
+    assert gold.value is not None
+    assert answer.value is not None
+    equal = gold.value == answer.value
+    if not equal and not rounding.exact:
+        try:
+            equal = rounding.near(float(gold.value), float(answer.value))
+        except OverflowError:
+            equal = False
+    if equal and evaluated and not answer.literal:
+        return Finding(Status.WRONG, "unevaluated", "rational")
+    if not equal and "," in gold.text + answer.text:
+        # 1,234 may be a list, and 1,5 a decimal: the trees know more readings.
+        found = _structure(gold, answer, rounding)
+        return Finding(Status.RIGHT if found else Status.WRONG, "equal" if found else "different", "structure")
+    return Finding(Status.RIGHT, "equal", "rational") if equal else Finding(Status.WRONG, "different", "rational")
+
+
+def _text(gold: Prepared, answer: Prepared) -> Finding | None:
+    if gold.choice is not None and answer.choice is not None:
+        equal = gold.choice == answer.choice
+    elif gold.word is not None and answer.word is not None:
+        equal = gold.word == answer.word
+    elif (gold.word is not None and answer.value is not None) or (gold.value is not None and answer.word is not None):
+        equal = False
+    else:
+        return None
+    return Finding(Status.RIGHT if equal else Status.WRONG, "equal" if equal else "different", "text")
+
+
+def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | None:
+    """True where one reading of the answer is one reading of the gold, False where none can be."""
+    found: list[bool | None] = []
+    for first in gold.readings:
+        for second in answer.readings:
+            if different_units(first.units, second.units):
+                found.append(False)
+            else:
+                try:
+                    found.append(same(first.node, second.node, rounding))
+                except RecursionError:  # a tree that only just was not too deep
+                    found.append(None)
+            if found[-1]:
+                return True
+    if _decimal_comma(gold, answer):
+        return True
+    return None if None in found or not found else False
+
+
+def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:
+    """Whether one side is written with a decimal comma, and the other, with a point, is the same number."""
+    for one, other in ((gold, answer), (answer, gold)):
+        match = _DECIMAL_COMMA.fullmatch(one.squeezed)
+        if match is not None and other.value is not None and "." in other.text:
+            return Fraction(f"{match[1]}.{match[2]}") == other.value
+    return False

@@ -1,0 +1,253 @@
+"""Are two expressions the same number, or the same function? Yes, no, or not known here.
+
+Refutation: at a point where both have a certain float value, the values differ by more than their error bounds.
+Confirmation: exact rationals; rational functions modulo a random prime; else 60 digits at several points.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import zlib
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+from mathturn_gym.verifier.fields import ExactField, FloatField, ModularField, evaluate, exact
+from mathturn_gym.verifier.nodes import Node, UndefinedError, has_op, symbols
+from mathturn_gym.verifier.precise import DIGITS, PreciseField
+
+__all__ = ["Rounding", "same_scalar"]
+
+_POINTS = 6
+_INTEGERS = (2, 3, 5, 4, 7, 6, 9, 11)
+_WHOLE_NAMES = frozenset("nkmjpqrstabNKMN")
+_STEPPED = ("floor", "ceil", "fact", "binom", "pow", "fn")
+
+
+class Rounding:
+    """What counts as the same number.
+
+    Args:
+        rel_tol: Relative difference allowed between numbers; 0 for none.
+        decimals: Places to which both are rounded before they are compared; None for no rounding.
+    """
+
+    __slots__ = ("decimals", "rel_tol")
+
+    def __init__(self, rel_tol: float = 0.0, decimals: int | None = None) -> None:
+        self.rel_tol = rel_tol
+        self.decimals = decimals
+
+    @property
+    def exact(self) -> bool:
+        """True where nothing but equality counts."""
+        return not self.rel_tol and self.decimals is None
+
+    def near(self, gold: float, answer: float) -> bool:
+        """Whether two numbers are the same under this policy."""
+        if self.rel_tol and abs(answer - gold) <= self.rel_tol * abs(gold):
+            return True
+        return self.decimals is not None and round(answer, self.decimals) == round(gold, self.decimals)
+
+
+EXACT = Rounding()
+
+
+def _point(names: frozenset[str], index: int) -> dict[str, Fraction]:
+    """Values for unknowns, fixed by their names: positive at first, then of both signs."""
+    point = {}
+    for name in names:
+        seed = zlib.crc32(f"{name}/{index}".encode())
+        value = Fraction(300 + seed % 1700, 1024)
+        point[name] = -value if index >= 3 and (seed >> 16) % 2 else value
+    return point
+
+
+def _whole_point(names: frozenset[str], index: int) -> dict[str, Fraction]:
+    start = {name: zlib.crc32(name.encode()) % len(_INTEGERS) for name in names}
+    return {name: Fraction(_INTEGERS[(start[name] + index) % len(_INTEGERS)]) for name in names}
+
+
+def _differ(gold: Node, answer: Node, point: Mapping[str, Fraction], log_base: int) -> bool | None:
+    """True: certainly different at this point; False: equal as far as floats tell; None: no certain values."""
+    field = FloatField(point, log_base)
+    try:
+        (a, ea), (b, eb) = evaluate(gold, field), evaluate(answer, field)
+    except UndefinedError:
+        return None
+    bound = 4 * (ea + eb)
+    difference = abs(a - b)
+    if difference > bound:
+        return True
+    # A bound as wide as the values themselves says nothing.
+    return False if bound <= 1e-7 * max(abs(a), abs(b), 1e-3) else None
+
+
+@functools.cache
+def _primes() -> tuple[tuple[int, int], ...]:
+    """Two random primes p = 1 (mod 4) of 127 bits, new in every process, each with a square root of -1."""
+    source = random.SystemRandom()
+    found: list[tuple[int, int]] = []
+    while len(found) < 2:
+        candidate = source.getrandbits(125) << 2 | 1 << 126 | 1
+        if all(candidate % small for small in (3, 5, 7, 11, 13, 17, 19, 23)) and _is_prime(candidate, source):
+            while True:
+                root = pow(source.randrange(2, candidate), candidate // 4, candidate)
+                if root * root % candidate == candidate - 1:
+                    break
+            found.append((candidate, root))
+    return tuple(found)
+
+
+def _is_prime(candidate: int, source: random.Random) -> bool:
+    """Miller and Rabin's test, 24 rounds."""
+    odd, twos = candidate - 1, 0
+    while not odd % 2:
+        odd, twos = odd // 2, twos + 1
+    for _ in range(24):
+        x = pow(source.randrange(2, candidate - 1), odd, candidate)
+        if x in (1, candidate - 1):
+            continue
+        for _ in range(twos - 1):
+            x = x * x % candidate
+            if x == candidate - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def _same_modular(gold: Node, answer: Node, names: frozenset[str]) -> bool | None:
+    """Whether two rational functions agree at random points modulo random primes; None where they are none."""
+    for prime, root in _primes():
+        point = {name: random.SystemRandom().randrange(2, prime) for name in (*names, "pi", "e")}
+        field = ModularField(prime, root, point)
+        try:
+            if evaluate(gold, field) != evaluate(answer, field):
+                return False
+        except UndefinedError:
+            return None
+    return True
+
+
+def _same_precise(gold: Node, answer: Node, point: Mapping[str, Fraction], log_base: int) -> bool | None:
+    """Whether 60 digits agree at a point to 45 of them; None without a value."""
+    field = PreciseField(point, log_base)
+    try:
+        a, b = evaluate(gold, field), evaluate(answer, field)
+    except UndefinedError:
+        return None
+    size = max(abs(a[0]), abs(a[1]), abs(b[0]), abs(b[1]), Decimal(1))
+    difference = max(abs(a[0] - b[0]), abs(a[1] - b[1]))
+    return difference <= size * Decimal(10) ** (15 - DIGITS)
+
+
+def _stepped(node: Node, names: frozenset[str]) -> bool:
+    """Whether the unknowns may stand for whole numbers only: parities, factorials, integer parts."""
+    return bool(names & _WHOLE_NAMES) and has_op(node, *_STEPPED)
+
+
+def _same_on_integers(gold: Node, answer: Node, names: frozenset[str], log_base: int) -> bool | None:
+    """Agreement at whole numbers: exact where both are rational there, else by floats."""
+    agreed = 0
+    for index in range(len(_INTEGERS)):
+        point = _whole_point(names, index)
+        try:
+            if evaluate(gold, ExactField(point)) != evaluate(answer, ExactField(point)):
+                return False
+            agreed += 1
+        except UndefinedError:
+            differ = _differ(gold, answer, point, log_base)
+            if differ:
+                return False
+            agreed += differ is False
+    return True if agreed >= len(_INTEGERS) - 2 else None
+
+
+def same_scalar(gold: Node, answer: Node, rounding: Rounding = EXACT) -> bool | None:
+    """Whether two expressions are equal wherever both are defined; None where that is not known for certain.
+
+    >>> from mathturn_gym.verifier.parser import parse
+    >>> same_scalar(parse("(x+1)^2").node, parse("x^2+2x+1").node), same_scalar(parse("2x").node, parse("x^2").node)
+    (True, False)
+    """
+    if gold == answer:
+        return True
+    names = symbols(gold) | symbols(answer)
+    if not names:
+        return _same_number(gold, answer, rounding)
+    bases = (0, 10) if _has_log(gold) or _has_log(answer) else (0,)
+    found = [_same_function(gold, answer, names, base) for base in bases]
+    if True in found:
+        return True
+    return None if None in found else False
+
+
+def _has_log(node: Node) -> bool:
+    from mathturn_gym.verifier.nodes import walk
+
+    return any(item.op == "fn" and item.value == "log" and len(item.args) == 1 for item in walk(node))
+
+
+def _same_number(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
+    a, b = exact(gold), exact(answer)
+    if a is not None and b is not None:
+        return a == b or (not rounding.exact and rounding.near(_float(a), _float(b)))
+    if not rounding.exact and (near := _near(gold, answer, rounding)) is not None and near:
+        return True
+    bases = (0, 10) if _has_log(gold) or _has_log(answer) else (0,)
+    found: list[bool | None] = []
+    for base in bases:
+        differ = _differ(gold, answer, {}, base)
+        if differ:
+            found.append(False)
+        else:
+            precise = _same_precise(gold, answer, {}, base)
+            # Not equal to 45 digits, though floats see no difference: close, and yet different.
+            found.append(precise if differ is False else precise or None)
+    if True in found:
+        return True
+    return None if None in found else False
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _near(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
+    field = FloatField({})
+    try:
+        a, b = evaluate(gold, field)[0], evaluate(answer, field)[0]
+    except UndefinedError:
+        return None
+    return rounding.near(a.real, b.real) and rounding.near(a.imag, b.imag)
+
+
+def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: int) -> bool | None:
+    close = 0
+    for index in range(_POINTS):
+        differ = _differ(gold, answer, _point(names, index), log_base)
+        if differ:
+            if not (_stepped(gold, names) or _stepped(answer, names)):
+                return False
+            return False if _same_on_integers(gold, answer, names, log_base) is False else None
+        close += differ is False
+    if close < 2:
+        if _stepped(gold, names) or _stepped(answer, names):
+            return _same_on_integers(gold, answer, names, log_base)
+        return _same_modular(gold, answer, names) or None
+    if (same := _same_modular(gold, answer, names)) is not None:
+        return same
+    precise = [_same_precise(gold, answer, _point(names, index), log_base) for index in range(_POINTS)]
+    if False in precise:
+        return False
+    if precise.count(True) >= 2:
+        return True
+    if has_op(gold, "fact", "binom", "floor", "ceil") or has_op(answer, "fact", "binom", "floor", "ceil"):
+        return _same_on_integers(gold, answer, names, log_base) or None
+    return None
