@@ -20,8 +20,8 @@ Layout: TypeAlias = Literal["episode", "turns", "tree"]
 Form: TypeAlias = Literal["padded", "varlen"]
 Unit: TypeAlias = Literal["token", "turn", "sequence"]
 
-LAYOUTS: Final[tuple[str, ...]] = get_args(Layout)
-FORMS: Final[tuple[str, ...]] = get_args(Form)
+LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
 
 _TOKEN_DTYPES: dict[str, torch.dtype] = {
     "input_ids": torch.int64,
