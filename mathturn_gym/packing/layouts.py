@@ -297,12 +297,14 @@ def _build(
 
 
 def _predictors(pieces: Pieces, place: _Index, shape: tuple[int, int], form: Form) -> torch.Tensor:
-    """The column before each id; for a branch's first id, its prompt's last."""
+    """The column before each id; for a branch's first id, its prompt's last; for a row's first id, itself."""
     result = np.broadcast_to(np.maximum(np.arange(shape[1]) - 1, 0), shape).copy()
-    fork = np.flatnonzero((pieces.branch > 0) & (pieces.length > 0))
     row_place = place - pieces.offset  # where the piece's row begins
-    column = pieces.start[fork] - 1 + (row_place[fork] if form == "varlen" else 0)
-    result.reshape(-1)[place[fork]] = np.maximum(column, 0)
+    held = pieces.length > 0
+    fork = np.flatnonzero((pieces.branch > 0) & held)
+    origin = row_place if form == "varlen" else np.zeros_like(row_place)  # column of the row's first id
+    result.reshape(-1)[place[fork]] = np.maximum(origin[fork] + pieces.start[fork] - 1, origin[fork])
+    result.reshape(-1)[row_place[held]] = origin[held]
     return torch.from_numpy(result)
 
 

@@ -151,7 +151,7 @@ def test_tree_layout_stores_a_shared_prompt_once() -> None:
     assert batch.predictor_index[0].tolist() == [0, 0, 1, 2, 3, 2, 5, 6]
     flat = pack([a, other, b], "tree", form="varlen")
     assert flat.predictor_index is not None
-    assert flat.predictor_index[0, 8:].tolist() == [7, 8]  # the second row begins at column 8
+    assert flat.predictor_index[0, 8:].tolist() == [8, 8]  # the second row begins at column 8
 
 
 def test_prompts_that_differ_within_a_group_are_not_merged() -> None:
