@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from gymnasium.envs.registration import register
+from mathturn_gym.registration import register_environments
 
 if TYPE_CHECKING:
     from mathturn_gym.dialogue import Dialogue
@@ -92,15 +92,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "MathMultiTurn-v0": {},
-    "MathMultiTurnUntilCorrect-v0": {"stop_on_success": True},
-    "MathSingleTurn-v0": {"num_turns": 1},
-}
-for _id, _defaults in _DEFAULTS.items():
-    register(
-        _id,
-        entry_point="mathturn_gym.env:MathMultiTurnEnv",
-        vector_entry_point="mathturn_gym.vector:MathMultiTurnVectorEnv",
-        kwargs=_defaults,
-    )
+register_environments()

@@ -117,8 +117,6 @@ class EpisodeRecorder:
         for k, (start, completion) in enumerate(zip(self._starts, self._completions, strict=True)):
             end = start + len(completion)
             spans[k] = start, end
-            assert completion.logprobs is not None
-            assert completion.versions is not None
             mask[start:end], logprobs[start:end], versions[start:end] = True, completion.logprobs, completion.versions
         rewards = np.array(self._rewards, np.float64)
         index, seed, group = self._place

@@ -3,18 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.dialogue import CHATML_TEMPLATE, Dialogue
 from mathturn_gym.errors import InvalidValueError, check_int
 from mathturn_gym.seeding import uniforms
 from mathturn_gym.types import Completion, Ids, Policy
 
-__all__ = ["RandomPolicy", "ScriptedPolicy", "check_policy"]
+__all__ = ["TEMPLATES", "RandomPolicy", "ScriptedPolicy", "check_policy", "make_tokenizer"]
 
 Script: TypeAlias = "Sequence[str] | Callable[[str], str]"
+
+
+TEMPLATES: Final[dict[str, str]] = {
+    "chatml": CHATML_TEMPLATE,
+    "chatml-system": "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{% endif %}"
+    + CHATML_TEMPLATE,
+    "header": "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n\n' + message['content'] | trim + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n\n' }}{% endif %}",
+    "inst": "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}"
+    "{{ ' ' + message['content'] + '<|im_end|>' }}{% else %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% endif %}{% endfor %}",
+    "plain": "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}",
+}
+"""Chat templates of the shapes that models have: markers around every message, a default system message, a BOS and
+trimmed content, no generation prompt, and no markers at all."""
+
+
+def make_tokenizer(template: str = "chatml", seed: int = 0, merges: int = 40) -> Any:
+    """A small byte-level tokenizer with random merges: takes any text, downloads nothing, differs by seed.
+
+    Args:
+        template: A name in `TEMPLATES`, or a Jinja chat template; None for a tokenizer without one.
+        seed: Decides the order of the bytes and the merges.
+        merges: How many pairs are merged.
+
+    >>> tokenizer = make_tokenizer("header", seed=1)
+    >>> tokenizer.decode(tokenizer("héllo 3")["input_ids"])
+    'héllo 3'
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    rng = np.random.default_rng(seed)
+    pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [pieces[i] for i in rng.permutation(len(pieces))]
+    common = list("abcdefghijklmnopqrstuvwxyz0123456789Ġ{}\\+=.")
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < merges:
+        left, right = (common[i] for i in rng.integers(len(common), size=2))
+        if left + right not in pieces:
+            pairs.append((left, right))
+            pieces.append(left + right)
+            common.append(left + right)
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin|>"]
+    vocabulary = {piece: i + len(specials) for i, piece in enumerate(pieces)}
+    model = models.BPE(vocab={**{s: i for i, s in enumerate(specials)}, **vocabulary}, merges=pairs)
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(seed % 2))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(specials)
+    tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend,
+        bos_token="<|begin|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = TEMPLATES.get(template, template)
+    return tokenizer
 
 
 class ScriptedPolicy:
@@ -105,7 +167,7 @@ def check_policy(policy: Policy, vocab_size: int, *, max_tokens: int = 8) -> Non
     for row, (completion, budget) in enumerate(zip(batch, budgets, strict=True)):
         ids: Any = completion.ids
         assert len(ids) <= budget, f"row {row}: {len(ids)} ids for a budget of {budget}"
-        assert len(completion.logprobs) == len(ids), f"row {row}: log-probs and ids differ in length"  # type: ignore[arg-type]
+        assert len(completion.logprobs) == len(ids), f"row {row}: log-probs and ids differ in length"
         assert not len(ids) or (ids.min() >= 0 and ids.max() < vocab_size), (
             f"row {row}: an id outside [0, {vocab_size})"
         )

@@ -161,27 +161,29 @@ class Completion:
     """
 
     ids: Ids
-    logprobs: npt.NDArray[np.float32] | None = None
+    # None stands for "not given" and is replaced below: whoever reads these fields never meets it.
+    logprobs: npt.NDArray[np.float32] = None  # type: ignore[assignment]
     truncated: bool = False
     version_start: int = 0
-    version_end: int | None = None
-    versions: npt.NDArray[np.int32] | None = None
+    version_end: int = None  # type: ignore[assignment]
+    versions: npt.NDArray[np.int32] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Normalises dtypes and checks the lengths."""
         ids = _int_array("Completion.ids", self.ids, np.int64)
         size = ids.shape[0]
-        if self.logprobs is None:
+        given: tuple[Any, Any, Any] = self.logprobs, self.version_end, self.versions
+        if given[0] is None:
             logprobs = np.full(size, np.nan, np.float32)
         else:
-            logprobs = np.ascontiguousarray(self.logprobs, dtype=np.float32)
+            logprobs = np.ascontiguousarray(given[0], dtype=np.float32)
             check_logprobs("Completion.logprobs", logprobs, size)
         start = int(self.version_start)
-        end = start if self.version_end is None else int(self.version_end)
-        if self.versions is None:
+        end = start if given[1] is None else int(given[1])
+        if given[2] is None:
             versions = np.full(size, start, np.int32)
         else:
-            versions = _int_array("Completion.versions", self.versions, np.int32)
+            versions = _int_array("Completion.versions", given[2], np.int32)
             if versions.shape[0] != size:
                 raise InvalidEpisodeError(f"Completion.versions has {versions.shape[0]} entries for {size} ids")
         if end < start or bool(np.any(np.diff(versions) < 0)):

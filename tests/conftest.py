@@ -1,0 +1,28 @@
+"""What all tests share: one torch thread, hypothesis settings, and the folder of real data where there is one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("ci")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with real tokenizers, data sets and recordings; a clone elsewhere has none."""
+    if not SHARED.is_dir():
+        pytest.skip("no ../shared folder: real tokenizers and data are not part of the repository")
+    return SHARED

@@ -1,0 +1,88 @@
+"""The public names, and what importing costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import mathturn_gym
+import mathturn_gym.wrappers
+
+HEAVY = ("torch", "transformers", "stable_baselines3", "sympy", "math_verify", "matplotlib", "datasets", "rich")
+
+
+def modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has loaded after `code`."""
+    script = f"{code}\nimport sys; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import mathturn_gym, gymnasium",
+        "import gymnasium, mathturn_gym",
+        "import mathturn_gym, gymnasium.spaces, gymnasium",
+        "import mathturn_gym.verifier; from gymnasium import registry; import gymnasium",
+    ],
+)
+def test_importing_registers_and_loads_nothing_heavy(imports: str) -> None:
+    loaded = modules_after(
+        f"{imports}\n"
+        "assert {i for i in gymnasium.registry if 'Math' in i} =="
+        " {'MathMultiTurn-v0', 'MathMultiTurnUntilCorrect-v0', 'MathSingleTurn-v0'}"
+    )
+    assert "mathturn_gym" in loaded
+    assert loaded & set(HEAVY) == set()
+
+
+def test_gymnasium_imports_the_package_by_its_prefix() -> None:
+    code = (
+        "import gymnasium; env = gymnasium.make('mathturn_gym:MathSingleTurn-v0'); assert env.unwrapped.num_turns == 1"
+    )
+    assert "mathturn_gym.env" in modules_after(code)
+
+
+def test_the_test_of_light_imports_can_fail() -> None:
+    assert "sympy" in modules_after("import sympy")
+
+
+@pytest.mark.parametrize(
+    ("code", "light_of"),
+    [
+        ("import mathturn_gym.wrappers", HEAVY),
+        ("from mathturn_gym.wrappers import ReturnsWrapper", HEAVY),
+        ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
+        ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
+        ("import mathturn_gym", (*HEAVY, "gymnasium")),
+        ("import mathturn_gym.verifier", (*HEAVY, "gymnasium")),
+    ],
+)
+def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None:
+    assert modules_after(code) & set(light_of) == set()
+
+
+@pytest.mark.parametrize("package", [mathturn_gym, mathturn_gym.wrappers])
+def test_every_public_name_exists_and_is_listed(package: object) -> None:
+    names = package.__all__  # type: ignore[attr-defined]
+    for name in names:
+        value = getattr(package, name)
+        assert value is not None
+        home = getattr(value, "__module__", None)
+        if home is not None and hasattr(value, "__name__"):
+            assert getattr(import_module(home), value.__name__) is value
+    assert set(names) <= set(dir(package))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        package.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_wrappers_by_their_folders_name_are_refused() -> None:
+    code = "import sys; sys.path.insert(0, '.'); import wrappers"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    if "ModuleNotFoundError" not in done.stderr:  # run from another folder there is nothing of that name
+        assert "import mathturn_gym.wrappers, not wrappers" in done.stderr
