@@ -65,7 +65,7 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         (r"\\[()\[\]]", " "),
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|strut|mathstrut|hfill)(?![a-zA-Z])", ""),
-        (r"\\[,;: ]|~|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}", " "),
+        (r"\\[,;: ]|~|\\q?quad|\\(?:enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}", " "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|mathcal|mathnormal|pmb|overrightarrow|vec|hat)\s*\{", "{"),
@@ -87,9 +87,8 @@ _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
 _TRAILING = re.compile(r"[\s.,;:]+$")
 _UNIT = re.compile(r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?")
 _NOT_UNITS = re.compile(
-    r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z]{0,1})\b"
+    r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z])\b"
 )
-_SHORT_UNITS = frozenset("m g s h l L N J W V A K C F".split())
 
 
 def _plain_unit(text: str) -> str:
@@ -100,9 +99,21 @@ def _plain_unit(text: str) -> str:
     unit = match["unit"].strip()
     if unit.startswith("\\degree"):
         return match["value"]
-    if unit not in _SHORT_UNITS and _NOT_UNITS.search(unit.rstrip(". ")):
+    if _NOT_UNITS.search(unit.rstrip(". ")):
         return text
-    return f"{match['value']}\\text{{{unit}}}"
+    return f"{match['value']}\\text{{{unit}}}{match['power'] or ''}"
+
+
+_REPEATING = re.compile(r"(\d*)\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
+_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL)
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """A repeating decimal as a fraction."""
+    whole, start, repeated = match[1] or "0", match[2], match[3] or match[4]
+    bottom = (10 ** len(repeated) - 1) * 10 ** len(start)
+    top = int(whole + start + repeated) - int(whole + start)
+    return f"\\frac{{{top}}}{{{bottom}}}"
 
 
 def clean(text: str) -> str:
@@ -120,7 +131,9 @@ def clean(text: str) -> str:
         text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    text = _TRAILING.sub("", text).strip()
+    text = _TRAILING.sub("", _REPEATING.sub(_fraction, text)).strip()
+    if (builder := _BUILDER.fullmatch(text)) is not None:
+        text = builder["condition"].strip()
     return _plain_unit(" ".join(text.split()))
 
 

@@ -14,9 +14,6 @@ from mathturn_gym.verifier.scalar import Rounding, same_scalar
 
 __all__ = ["same"]
 
-_CONTAINERS = ("list", "tuple", "set", "interval", "matrix", "union", "inter", "minus", "rel", "ratio", "cong", "based")
-
-
 def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """Whether an answer is what the gold is.
 
@@ -88,7 +85,7 @@ def _same_sets(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     if gold.op == answer.op == "union":
         return _same_unordered(gold.args, answer.args, rounding) or None
     other = answer if _is_set(gold) else gold
-    return None if _is_set(other) or other.op in ("tuple", "set") else False
+    return None if _is_set(other) else False
 
 
 def _members(node: Node) -> tuple[Node, ...]:
@@ -119,7 +116,7 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
 
 
 def _all_inequalities(node: Node) -> bool:
-    return all(
+    return node.op != "set" and all(
         item.op == "rel" and isinstance(item.value, tuple) and INEQUALITIES.issuperset(map(str, item.value))
         for item in _members(node)
     )
@@ -175,10 +172,7 @@ def _without_repeats(items: Sequence[Node]) -> list[Node]:
 def _same_ordered(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """Tuples and matrices entry by entry; a tuple may stand for a row or a column."""
     if gold.op not in ("tuple", "matrix") or answer.op not in ("tuple", "matrix"):
-        single = gold if gold.op == "matrix" else answer
-        if single.op == "matrix" and single.value == (1, 1):
-            return None
-        return False if not has_op(gold, "sym") or gold.op == "tuple" else None
+        return None if has_op(gold, "matrix") and has_op(answer, "matrix") else False
     if len(gold.args) != len(answer.args):
         return False
     if gold.op == answer.op and gold.value != answer.value:
@@ -211,7 +205,9 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
             return _every([same(a, b, rounding) for a, b in zip(gold.args, answer.args, strict=True)]) or None
         return None
     other = answer if gold.op == "rel" else gold
-    return False if other.op not in _CONTAINERS and not symbols(other) else None
+    if other.op == "list" and _all_inequalities(other):
+        return None
+    return None if _is_set(other) or other.op in ("rel", "tuple", "set") else False
 
 
 def _same_equations(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
@@ -222,7 +218,7 @@ def _same_equations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
             return same(first, second, rounding)
         if {left.value, right.value} <= {"y", "f", "g", "h", "F", "P", "p"}:
             return same(first, second, rounding)
-        if not symbols(first) and not symbols(second):
+        if left.value not in symbols(second) and right.value not in symbols(first):
             return False
     return same_equation(gold, answer)
 
@@ -233,7 +229,7 @@ def _equation_and_value(gold: Node, answer: Node, rounding: Rounding) -> bool | 
     if value is None:
         if other.op in ("list", "rel"):
             return _same_lists(gold, answer, rounding) if other.op == "list" else None
-        return False if not symbols(other) or equation is gold else None
+        return False if other.op not in ("tuple", "set") else None
     if other.op == "list" and value.op != "list":
         value = _spread(value)
     return same(value, answer, rounding) if equation is gold else same(gold, value, rounding)

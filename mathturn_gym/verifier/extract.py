@@ -1,7 +1,8 @@
-"""Which part of a response is its answer: found in linear time, with its place.
+r"""Which part of a response is its answer: found in linear time, with its place.
 
-In this order: the last closed `\\boxed{…}` (or `\\fbox{…}`), what follows the last `####`, what follows the last "the
-answer is", and, only where asked, the last number. Text inside `<think>…</think>` is thinking, not answering.
+In this order: the last closed `\boxed{…}` (or `\fbox{…}`), what follows the last `####`, what follows an "answer is" near
+the end, and, only where asked, the last number. Boxes that are given together (`\boxed{1} and \boxed{2}`) are one
+answer of several parts. Text inside `<think>…</think>` is thinking, not answering.
 """
 
 from __future__ import annotations
@@ -14,15 +15,27 @@ __all__ = ["MAX_RESPONSE", "Extraction", "extract"]
 MAX_RESPONSE = 200_000
 """Characters at the end of a response that are searched."""
 
+_MAX_BOXES = 64
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_BARE = re.compile(r"-?\d[\d.,/]*")
 _BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
+_CUE = re.compile(r"answer", re.IGNORECASE | re.ASCII)
 _PHRASE = re.compile(
     r"answer(?:[ \t]*\*\*)?(?:[ \t]+(?:is|are|was|will be|equals)\b|[ \t]*[:=])(?:[ \t]*\*\*)?[ \t]*:?\s*([^\n]*)",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
+_MATHS = re.compile(r"\$\$(.+?)\$\$|\$(.+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]|\*\*(.+?)\*\*")
+_SENTENCE = re.compile(r"[.;](?:\s|$)|\s*<\|")
 _NUMBER = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?")
+# What may stand between two boxes that are given together.
+_TOGETHER = re.compile(
+    r"(?:[\s$,;.&*]|\\[\\,;:! ()\[\]]|\\q?quad|\\text\s*\{[^{}]*\}|\\mathrm\s*\{[^{}]*\}|and\b|or\b|[a-zA-Z](?:_\{?\w+\}?)?\s*=)*"
+)
+_WINDOW = 80
+# Characters that may follow the paragraph in which the answer is told, and not take it back.
+_AFTERWORD = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +43,7 @@ class Extraction:
     """An answer as it stands in a response.
 
     Args:
-        text: The answer.
+        text: The answer; where several boxes are given together, their contents, joined by commas.
         start: Where it begins in the response.
         end: Where it ends.
         how: `boxed`, `hash`, `phrase` or `number`.
@@ -46,57 +59,65 @@ def _closing(text: str, start: int) -> int:
     """Where the brace closes that was opened just before `start`, or -1."""
     depth = 1
     for match in _BRACE.finditer(text, start):
-        token = match.group()
-        if token == "{":
+        brace = match.group()
+        if brace == "{":
             depth += 1
-        elif token == "}":
+        elif brace == "}":
             depth -= 1
             if not depth:
                 return match.start()
     return -1
 
 
-def _last_box(text: str) -> tuple[int, int] | None:
-    """The content of the box that is opened last among those that are closed."""
-    last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+def _last_box(text: str, end: int) -> tuple[int, int, int] | None:
+    """The box that is opened last among those that are closed before `end`: its command, its content's start and end."""
+    last = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
     if last < 0:
         return None
     match = _BOX.match(text, last)
     assert match is not None
     start = match.end()
     if text[start : start + 1] == "{":
-        end = _closing(text, start + 1)
-        if end >= 0:
-            return start + 1, end
-    return _last_box_of_many(text)
+        close = _closing(text, start + 1)
+        if 0 <= close < end:
+            return last, start + 1, close
+    elif (bare := _BARE.match(text, start)) is not None:
+        return last, start, bare.end()
+    return None
 
 
-def _last_box_of_many(text: str) -> tuple[int, int] | None:
+def _last_box_of_many(text: str) -> tuple[int, int, int] | None:
     """The same in one pass over all braces, for texts whose last box is not closed."""
-    found: tuple[int, int] | None = None
-    open_braces: list[int] = []
+    found: tuple[int, int, int] | None = None
+    opened: list[tuple[int, int]] = []
     for match in _BOX_OR_BRACE.finditer(text):
-        token = match.group()
-        if token == "}":
-            start = open_braces.pop() if open_braces else -1
-            if start >= 0 and (found is None or start > found[0]):
-                found = start, match.start()
-        elif token == "{":
-            open_braces.append(-1)
-        elif token[-1] == "{" and len(token) > 2:
-            open_braces.append(match.end())
+        brace = match.group()
+        if brace == "}":
+            command, start = opened.pop() if opened else (-1, -1)
+            if command >= 0 and (found is None or command > found[0]):
+                found = command, start, match.start()
+        elif brace == "{":
+            opened.append((-1, -1))
+        elif brace[-1] == "{" and len(brace) > 2:
+            opened.append((match.start(), match.end()))
     return found
 
 
-def _last(pattern: re.Pattern[str], text: str, cue: str) -> re.Match[str] | None:
-    """The last match of a pattern that begins with `cue` (lower case), found from the end."""
-    lower = text.lower()
-    at = len(text)
-    while (at := lower.rfind(cue, 0, at)) >= 0:
-        match = pattern.match(text, at)
-        if match is not None:
-            return match
-    return None
+def _boxed(text: str, box: tuple[int, int, int]) -> Extraction | None:
+    """The last box, with those that are given together with it."""
+    command, start, end = box
+    contents = [text[start:end].strip()]
+    while len(contents) < _MAX_BOXES:
+        before = _last_box(text, command)
+        if before is None or command - before[2] > _WINDOW:
+            break
+        if _TOGETHER.fullmatch(text, before[2] + (text[before[2]] == "}"), command) is None:
+            break
+        command, start = before[0], before[1]
+        contents.append(text[before[1] : before[2]].strip())
+    if len(set(contents)) == 1:
+        return _trimmed(text, box[1], end, "boxed")
+    return Extraction(", ".join(reversed(contents)), start, end, "boxed")
 
 
 def _trimmed(text: str, start: int, end: int, how: str) -> Extraction | None:
@@ -108,17 +129,37 @@ def _trimmed(text: str, start: int, end: int, how: str) -> Extraction | None:
     return Extraction(text[start:end], start, end, how) if start < end else None
 
 
+def _told(text: str) -> Extraction | None:
+    """What follows the last "answer is", unless the response goes on after that paragraph."""
+    for cue in reversed([match.start() for match in _CUE.finditer(text)]):
+        match = _PHRASE.match(text, cue)
+        if match is None:
+            continue
+        start, stop = match.span(1)
+        paragraph = text.find("\n\n", stop)
+        if paragraph >= 0 and len(text[paragraph:].strip()) > _AFTERWORD:
+            return None
+        if (maths := _MATHS.match(text, start)) is not None:
+            group = next(index for index in range(1, 6) if maths[index] is not None)
+            return _trimmed(text, *maths.span(group), "phrase")
+        sentence = _SENTENCE.search(text, start, stop)
+        return _trimmed(text, start, sentence.start() if sentence else stop, "phrase")
+    return None
+
+
 def extract(response: str, *, last_number: bool = False) -> Extraction | None:
-    """The answer of a response, or None.
+    r"""The answer of a response, or None.
 
     Args:
         response: Anything.
         last_number: Take the last number where nothing marks the answer.
 
-    >>> extract("So $x=3$. Thus \\\\boxed{3}.").text
+    >>> extract("So $x=3$. Thus \\boxed{3}.").text
     '3'
-    >>> extract("<think>\\\\boxed{46}</think> \\\\boxed{47}").text
+    >>> extract("<think>\\boxed{46}</think> \\boxed{47}").text
     '47'
+    >>> extract("\\boxed{1} and \\boxed{2}").text
+    '1, 2'
     """
     offset = max(0, len(response) - MAX_RESPONSE)
     text = response[offset:] if offset else response
@@ -136,17 +177,15 @@ def extract(response: str, *, last_number: bool = False) -> Extraction | None:
 
 
 def _find(text: str, last_number: bool) -> Extraction | None:
-    box = _last_box(text)
-    if box is not None:
-        return _trimmed(text, *box, "boxed")
-    if (match := _last(_HASH, text, "####")) is not None:
+    if "\\boxed" in text or "\\fbox" in text:
+        box = _last_box(text, len(text)) or _last_box_of_many(text)
+        if box is not None:
+            return _boxed(text, box)
+    hashes = text.rfind("####")
+    if hashes >= 0 and (match := _HASH.match(text, hashes)) is not None:
         return _trimmed(text, *match.span(1), "hash")
-    if (match := _last(_PHRASE, text, "answer")) is not None:
-        start, stop = match.span(1)
-        sentence = re.search(r"\.(?:\s|$)", text[start:stop])
-        return _trimmed(text, start, start + sentence.start() if sentence else stop, "phrase")
-    if last_number:
+    told = _told(text)
+    if told is None and last_number:
         numbers = [match.span() for match in _NUMBER.finditer(text)]
-        if numbers:
-            return _trimmed(text, *numbers[-1], "number")
-    return None
+        return _trimmed(text, *numbers[-1], "number") if numbers else None
+    return told

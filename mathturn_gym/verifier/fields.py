@@ -19,8 +19,8 @@ from mathturn_gym.verifier.nodes import Node, UndefinedError
 __all__ = ["ExactField", "Field", "FloatField", "ModularField", "UndefinedError", "evaluate", "exact"]
 
 T = TypeVar("T")
-_MAX_BITS = 40_000
-_MAX_FACTORIAL = 2_000
+_MAX_BITS = 80_000
+_MAX_FACTORIAL = 6_000
 _EPS = 2.0**-52
 
 

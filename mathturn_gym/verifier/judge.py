@@ -19,12 +19,13 @@ from mathturn_gym.verifier.clean import clean, squeeze
 from mathturn_gym.verifier.compare import same
 from mathturn_gym.verifier.extract import extract
 from mathturn_gym.verifier.literal import is_literal
-from mathturn_gym.verifier.nodes import ParseError
+from mathturn_gym.verifier.nodes import Node, ParseError, number, symbols
 from mathturn_gym.verifier.parser import Parsed, parse
 from mathturn_gym.verifier.rational import rational
+from mathturn_gym.verifier.relations import is_equation, named_value
 from mathturn_gym.verifier.scalar import Rounding
 from mathturn_gym.verifier.units import different_units
-from mathturn_gym.verifier.words import choice, number_word, word
+from mathturn_gym.verifier.words import choice, has_prose, spelt_out, word
 
 __all__ = ["MAX_ANSWER", "Finding", "Prepared", "judge", "prepare"]
 
@@ -101,7 +102,7 @@ def _prepare(text: str) -> Prepared:
         found = extract(text)
         text = text if found is None else found.text
     text = clean(text)
-    text = number_word(text) or text
+    text = spelt_out(text) or text
     return Prepared(source, text, squeeze(text), rational(text), word(text), choice(text))
 
 
@@ -123,14 +124,24 @@ def judge(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Roundi
         return _rational(gold, answer, evaluated, rounding)
     if (finding := _text(gold, answer)) is not None:
         return finding
+    if gold.literal and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
+        return Finding(Status.WRONG, "names an unknown", "structure")
     found = _structure(gold, answer, rounding)
     if found is False:
         return Finding(Status.WRONG, "different", "structure")
+    if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
+        return Finding(Status.WRONG, "text in the answer", "text")
     if evaluated and gold.literal and not answer.literal:
         return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
     if found:
         return Finding(Status.RIGHT, "equal", "structure")
     return Finding(None, "", "")
+
+
+def _unknowns(node: Node) -> bool:
+    """Whether a value depends on an unknown, even one that cancels: a number was asked for."""
+    value = named_value(node) if is_equation(node) else node
+    return value is not None and value.op not in ("rel", "list") and bool(symbols(value))
 
 
 def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Rounding) -> Finding:
@@ -156,7 +167,11 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
         equal = gold.choice == answer.choice
     elif gold.word is not None and answer.word is not None:
         equal = gold.word == answer.word
-    elif (gold.word is not None and answer.value is not None) or (gold.value is not None and answer.word is not None):
+    elif gold.word is not None or answer.word is not None:
+        words, other = (gold, answer) if gold.word is not None else (answer, gold)
+        # Letters without a space may be a word too; anything with signs or digits is mathematics, and no word.
+        equal = other.text.isalpha() and other.text.lower() == words.word
+    elif not any(char.isalnum() or char == "\\" for char in answer.text):
         equal = False
     else:
         return None
@@ -168,18 +183,27 @@ def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | N
     found: list[bool | None] = []
     for first in gold.readings:
         for second in answer.readings:
-            if different_units(first.units, second.units):
-                found.append(False)
-            else:
-                try:
-                    found.append(same(first.node, second.node, rounding))
-                except RecursionError:  # a tree that only just was not too deep
-                    found.append(None)
+            found.append(_same_reading(first, second, rounding))
             if found[-1]:
                 return True
     if _decimal_comma(gold, answer):
         return True
     return None if None in found or not found else False
+
+
+def _same_reading(gold: Parsed, answer: Parsed, rounding: Rounding) -> bool | None:
+    if different_units(gold.units, answer.units):
+        return False
+    found = same(gold.node, answer.node, rounding)
+    if not found and gold.degrees != answer.degrees:
+        # 30 degrees are 30, and pi/6.
+        first, second = (_radians(side.node) if side.degrees else side.node for side in (gold, answer))
+        return True if same(first, second, rounding) else found
+    return found
+
+
+def _radians(node: Node) -> Node:
+    return Node("mul", (node, Node("const", (), "pi"), number(Fraction(1, 180))))
 
 
 def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:

@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from mathturn_gym.verifier.lexer import Token, tokenize
 from mathturn_gym.verifier.nodes import Node, ParseError, check_depth, number, ungroup
+from mathturn_gym.verifier.words import NOT_A_UNIT
 
 __all__ = ["Parsed", "parse"]
 
@@ -30,7 +31,6 @@ _GREEK = frozenset(
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi omega "
     "Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar partial triangle angle square star circ".split()
 )
-_BAD_UNIT = re.compile(r"\d|\b(?:is|are|not|no|wrong|but|if|it|instead|where|when|for|to|than|either|neither|all|some|any one)\b")
 _JOIN = {"or": "or", "and": "and", ", and": "and", "and/or": "or", ",": ",", ", or": "or", "&": "and"}
 _PRIMES = "'"
 
@@ -265,7 +265,7 @@ class _Parser:
         content = token.value.strip().lower()
         if content.strip(" ,~") in ("or", "and", "and/or", "") and content.strip(" ~"):
             return False
-        if len(content) > 40 or _BAD_UNIT.search(content):
+        if len(content) > 40 or NOT_A_UNIT.search(content):
             raise ParseError("text that is no unit")
         self.at += 1
         power = ""
@@ -450,7 +450,9 @@ class _Parser:
             raise ParseError("operand missing")
         if token.kind == "num" and len(token.value) > 1 and token.value.isdigit():
             # \frac12 is a half, and \frac123 a half times three.
-            self.tokens[self.at] = Token("num", token.value[1:], False)
+            digits = [Token("num", token.value[0], False), Token("num", token.value[1:], False)]
+            self.tokens[self.at : self.at + 1] = digits
+            self.at += 1
             return number(int(token.value[0]))
         return self.group() if token.value == "{" else self.atom()
 

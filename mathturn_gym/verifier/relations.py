@@ -13,20 +13,23 @@ __all__ = ["is_equation", "named_value", "same_congruence", "same_equation", "sa
 _POLYNOMIAL = frozenset(("num", "sym", "add", "neg", "mul", "mixed"))
 
 
+_NOT_SCALAR = frozenset(("tuple", "list", "set", "matrix", "interval", "union", "ratio"))
+
+
 def is_equation(node: Node) -> bool:
     """Whether a tree is a chain of equalities."""
     return node.op == "rel" and isinstance(node.value, tuple) and all(op == "=" for op in node.value)
 
 
 def _is_name(node: Node) -> bool:
-    """Whether a side of an equation only names something: x, f(x), AB, |AB|, (x, y), a_1 : b_1."""
+    """Whether a side of an equation only names something: x, f(x), f(2), AB, |AB|, dy/dx, a+b, (x, y), a_1 : b_1."""
     if node.op in ("sym", "text"):
         return True
     if node.op == "const":
         return node.value in ("e", "i")
-    if node.op in ("mul", "tuple", "list", "abs", "ratio"):
-        return all(_is_name(arg) for arg in node.args)
-    return False
+    if node.op == "mul" and node.args[0].op == "sym":
+        return all(_is_name(arg) or arg.op == "num" for arg in node.args[1:])
+    return node.op in ("mul", "add", "div", "tuple", "list", "abs", "ratio", "fn") and all(map(_is_name, node.args))
 
 
 def named_value(equation: Node) -> Node | None:
@@ -66,15 +69,32 @@ def _polynomial(node: Node) -> bool:
     return True
 
 
+def _solved(equation: Node, other: Node) -> bool:
+    """Whether what an equation says of a single unknown certainly does not solve another equation."""
+    value, name = named_value(equation), equation.args[0]
+    if value is None or name.op != "sym" or name.value not in symbols(other):
+        return True
+    sides = Node("add", (other.args[0], Node("neg", (other.args[1],))))
+    return same_scalar(_replaced(sides, str(name.value), value), number(0)) is not False
+
+
+def _replaced(node: Node, name: str, value: Node) -> Node:
+    if node.op == "sym":
+        return value if node.value == name else node
+    return Node(node.op, tuple(_replaced(arg, name, value) for arg in node.args), node.value) if node.args else node
+
+
 def same_equation(gold: Node, answer: Node) -> bool | None:
     """Whether two equations differ by a constant factor only: F(p) G(q) = F(q) G(p) at any two points p and q."""
     if len(gold.args) != 2 or len(answer.args) != 2:
         return None
     first, second = (Node("add", (node.args[0], Node("neg", (node.args[1],)))) for node in (gold, answer))
-    if any(item.op in ("tuple", "list", "set", "matrix", "interval") for item in walk(gold)):
+    if any(item.op in _NOT_SCALAR for node in (gold, answer) for item in walk(node)):
         return None
     if same_scalar(second, number(0)) is not False or same_scalar(first, number(0)) is not False:
         return False if same_scalar(second, number(0)) and not same_scalar(first, number(0)) else None
+    if not (_solved(gold, answer) and _solved(answer, gold)):
+        return False
     proportional = same_scalar(Node("mul", (first, _renamed(second))), Node("mul", (_renamed(first), second)))
     if proportional is False and not (_polynomial(first) and _polynomial(second)):
         return None

@@ -15,12 +15,14 @@ from decimal import Decimal
 from fractions import Fraction
 
 from mathturn_gym.verifier.fields import ExactField, FloatField, ModularField, evaluate, exact
-from mathturn_gym.verifier.nodes import Node, UndefinedError, has_op, symbols
-from mathturn_gym.verifier.precise import DIGITS, PreciseField
+from mathturn_gym.verifier.nodes import Node, UndefinedError, has_op, symbols, walk
+from mathturn_gym.verifier.precise import DIGITS, PreciseField, precisely
 
 __all__ = ["Rounding", "same_scalar"]
 
-_POINTS = 6
+# Sizes of the points, and which of them have values of both signs: small and large, inside and outside of domains.
+_SCALES = (1, 1, 5, 1, 5, 20)
+_MIXED = (3, 4)
 _INTEGERS = (2, 3, 5, 4, 7, 6, 9, 11)
 _WHOLE_NAMES = frozenset("nkmjpqrstabNKMN")
 _STEPPED = ("floor", "ceil", "fact", "binom", "pow", "fn")
@@ -60,8 +62,8 @@ def _point(names: frozenset[str], index: int) -> dict[str, Fraction]:
     point = {}
     for name in names:
         seed = zlib.crc32(f"{name}/{index}".encode())
-        value = Fraction(300 + seed % 1700, 1024)
-        point[name] = -value if index >= 3 and (seed >> 16) % 2 else value
+        value = Fraction(_SCALES[index] * (300 + seed % 1700), 1024)
+        point[name] = -value if index in _MIXED and (seed >> 16) % 2 else value
     return point
 
 
@@ -80,9 +82,23 @@ def _differ(gold: Node, answer: Node, point: Mapping[str, Fraction], log_base: i
     bound = 4 * (ea + eb)
     difference = abs(a - b)
     if difference > bound:
-        return True
+        # Off the real line, equal real functions may lie on different branches.
+        return None if point and (a.imag or b.imag) and _branches(gold, answer) else True
     # A bound as wide as the values themselves says nothing.
     return False if bound <= 1e-7 * max(abs(a), abs(b), 1e-3) else None
+
+
+def _branches(*nodes: Node) -> bool:
+    """Whether trees have roots, logarithms or fractional powers, and no imaginary unit that asks for complex ones."""
+    found = False
+    for item in (item for node in nodes for item in walk(node)):
+        if item.op == "const" and item.value == "i":
+            return False
+        found |= item.op == "root" or (item.op == "fn" and item.value in ("ln", "log", "lg"))
+        if item.op == "pow" and symbols(item.args[0]):
+            power = exact(item.args[1])
+            found |= power is None or power.denominator != 1
+    return found
 
 
 @functools.cache
@@ -135,13 +151,14 @@ def _same_modular(gold: Node, answer: Node, names: frozenset[str]) -> bool | Non
 def _same_precise(gold: Node, answer: Node, point: Mapping[str, Fraction], log_base: int) -> bool | None:
     """Whether 60 digits agree at a point to 45 of them; None without a value."""
     field = PreciseField(point, log_base)
-    try:
-        a, b = evaluate(gold, field), evaluate(answer, field)
-    except UndefinedError:
-        return None
-    size = max(abs(a[0]), abs(a[1]), abs(b[0]), abs(b[1]), Decimal(1))
-    difference = max(abs(a[0] - b[0]), abs(a[1] - b[1]))
-    return difference <= size * Decimal(10) ** (15 - DIGITS)
+    with precisely():
+        try:
+            a, b = evaluate(gold, field), evaluate(answer, field)
+            size = max(abs(a[0]), abs(a[1]), abs(b[0]), abs(b[1]))
+            difference = max(abs(a[0] - b[0]), abs(a[1] - b[1]))
+            return difference <= max(size, Decimal("1e-5")) * Decimal(10) ** (15 - DIGITS)
+        except ArithmeticError:  # undefined, or outside the range of the decimal context
+            return None
 
 
 def _stepped(node: Node, names: frozenset[str]) -> bool:
@@ -175,6 +192,8 @@ def same_scalar(gold: Node, answer: Node, rounding: Rounding = EXACT) -> bool | 
     """
     if gold == answer:
         return True
+    if _infinite(gold) or _infinite(answer):
+        return _same_infinity(gold, answer)
     names = symbols(gold) | symbols(answer)
     if not names:
         return _same_number(gold, answer, rounding)
@@ -185,9 +204,30 @@ def same_scalar(gold: Node, answer: Node, rounding: Rounding = EXACT) -> bool | 
     return None if None in found else False
 
 
-def _has_log(node: Node) -> bool:
-    from mathturn_gym.verifier.nodes import walk
+def _infinite(node: Node) -> bool:
+    return any(item.op == "const" and item.value == "inf" for item in walk(node))
 
+
+def _same_infinity(gold: Node, answer: Node) -> bool | None:
+    """Infinities are equal to themselves, and to nothing that has a value."""
+    signs = [
+        {"const": 1, "neg": -1}.get(node.op) if _infinite(node) and (node.op == "const" or node.args[0].op == "const") else 0
+        for node in (gold, answer)
+    ]
+    if _infinite(gold) and _infinite(answer):
+        return signs[0] == signs[1] if all(signs) else None
+    other = answer if _infinite(gold) else gold
+    sign = signs[0] if _infinite(gold) else signs[1]
+    if not sign or symbols(other):
+        return None
+    try:
+        evaluate(other, FloatField({}))
+    except UndefinedError:
+        return None
+    return False
+
+
+def _has_log(node: Node) -> bool:
     return any(item.op == "fn" and item.value == "log" and len(item.args) == 1 for item in walk(node))
 
 
@@ -230,7 +270,7 @@ def _near(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
 
 def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: int) -> bool | None:
     close = 0
-    for index in range(_POINTS):
+    for index in range(len(_SCALES)):
         differ = _differ(gold, answer, _point(names, index), log_base)
         if differ:
             if not (_stepped(gold, names) or _stepped(answer, names)):
@@ -243,7 +283,9 @@ def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: in
         return _same_modular(gold, answer, names) or None
     if (same := _same_modular(gold, answer, names)) is not None:
         return same
-    precise = [_same_precise(gold, answer, _point(names, index), log_base) for index in range(_POINTS)]
+    # Principal branches may differ where real functions do not: then positive values only.
+    indices = [index for index in range(len(_SCALES)) if index not in _MIXED or not _branches(gold, answer)]
+    precise = [_same_precise(gold, answer, _point(names, index), log_base) for index in indices]
     if False in precise:
         return False
     if precise.count(True) >= 2:

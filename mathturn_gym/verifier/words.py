@@ -6,7 +6,7 @@ import re
 
 from mathturn_gym.verifier.lexer import FUNCTIONS
 
-__all__ = ["choice", "number_word", "word"]
+__all__ = ["NOT_A_UNIT", "choice", "clock", "has_prose", "spelt_out", "word"]
 
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -18,6 +18,23 @@ _NUMBERS |= {name: 10 * value for value, name in enumerate(_TENS, 2)}
 _NUMBERS |= {f"{ten}-{_ONES[one]}": 10 * value + one for value, ten in enumerate(_TENS, 2) for one in range(1, 10)}
 _NUMBERS |= {"hundred": 100, "one hundred": 100, "thousand": 1000, "one thousand": 1000}
 
+_PHRASES = {
+    "\\emptyset": "no solution;no solutions;no real solution;no real solutions;none;empty set;the empty set;no such numbers",
+    "\\mathbb{R}": "all real numbers;all reals;the real numbers;real numbers;the set of all real numbers",
+    "\\infty": "infinity;positive infinity",
+    "-\\infty": "negative infinity;minus infinity",
+}
+_SAME_AS = {phrase: latex for latex, phrases in _PHRASES.items() for phrase in phrases.split(";")}
+_SAME_AS |= {name: str(value) for name, value in _NUMBERS.items()}
+
+NOT_A_UNIT = re.compile(
+    r"\d|\b(?:is|are|not|no|wrong|but|if|it|instead|where|when|for|to|than|either|neither|all|some|any one)\b"
+)
+"""What occurs in sentences, and in no unit."""
+
+_SHORT_WORDS = frozenset(("yes", "no", "odd", "true", "all"))
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
 _CHOICE = re.compile(r"[{(\[]*\s*([A-Z])\s*[)}\].:]*")
@@ -34,6 +51,8 @@ def word(text: str) -> str | None:
     >>> word("\\text{Evelyn}"), word("No solution"), word("xy"), word("\\sin x")
     ('evelyn', 'no solution', None, None)
     """
+    if (time := clock(text)) is not None:
+        return time
     plain = _unwrapped(text)
     lower = plain.lower().strip(" .,;:!?'")
     if not _WORD.fullmatch(lower):
@@ -41,10 +60,11 @@ def word(text: str) -> str | None:
     parts = re.findall(r"[a-z]+", lower)
     if any(part in FUNCTIONS or part in ("pi", "infinity", "inf") for part in parts):
         return None
-    if "\\text" in text:
-        return lower if len(lower) > 1 else None
-    # Few letters without spaces may be a product of unknowns.
-    return lower if len(parts) > 1 and max(map(len, parts)) > 2 or (len(parts) == 1 and len(lower) > 3) else None
+    if "\\text" in text and not all(len(part) == 1 or part in ("and", "or") for part in parts):
+        return lower
+    # Few letters without spaces may be a product of unknowns, and `B and C` is a list.
+    longest = max((len(part) for part in parts if part not in ("and", "or")), default=0)
+    return lower if longest > 3 or (longest == 3 and len(parts) > 1) or lower in _SHORT_WORDS else None
 
 
 def choice(text: str) -> str | None:
@@ -60,13 +80,27 @@ def choice(text: str) -> str | None:
     return next(letter for letter in match.groups() if letter)
 
 
-def number_word(text: str) -> str | None:
-    """The digits of a number that is spelt out, or None.
+def has_prose(text: str) -> bool:
+    r"""Whether an answer talks: text that is neither a unit nor a name, such as `7\\text{ is wrong, it is 8}`."""
+    return any(NOT_A_UNIT.search(content.lower()) for content in _TEXT.findall(text))
 
-    >>> number_word("Twenty-one"), number_word("someone")
-    ('21', None)
+
+def clock(text: str) -> str | None:
+    r"""A time of day with its half, in one spelling.
+
+    >>> clock("\\text{4:30 p.m.}"), clock("4:30")
+    ('4:30pm', None)
     """
-    if not text or not text[0].isalpha() and text[0] != "\\":
+    match = _CLOCK.fullmatch(_unwrapped(text))
+    return None if match is None else f"{int(match[1])}:{match[2]}{match[3].lower()}m"
+
+
+def spelt_out(text: str) -> str | None:
+    r"""What words that stand for mathematics stand for: numbers, infinity, the empty set, all real numbers.
+
+    >>> spelt_out("Twenty-one"), spelt_out("\\text{no solution}"), spelt_out("someone")
+    ('21', '\\\\emptyset', None)
+    """
+    if not text or (not text[0].isalpha() and text[0] != "\\"):
         return None
-    value = _NUMBERS.get(_unwrapped(text).lower())
-    return None if value is None else str(value)
+    return _SAME_AS.get(_unwrapped(text).lower())
