@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from mathturn_gym.errors import CheckpointError
+from mathturn_gym.dialogue import CHATML_TEMPLATE
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
-    "CHAT_TEMPLATE",
     "TINY_PATH",
-    "load_tiny_model",
-    "load_tiny_tokenizer",
     "make_tiny_model",
     "tiny_config",
     "train_tokenizer",
@@ -33,12 +30,6 @@ TINY_PATH = Path(str(files("mathturn_gym"))) / "assets" / "tiny"
 
 MAX_LENGTH = 8192
 """Longest context the built-in model is declared for (rotary positions: nothing is allocated for it)."""
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""ChatML, with no default system message."""
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -86,14 +77,14 @@ def train_tokenizer() -> PreTrainedTokenizerBase:
         show_progress=False,
     )
     core.train_from_iterator(PHRASES, trainer)
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,
         pad_token=PAD,
         eos_token=END,
         extra_special_tokens=[START],
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = CHATML_TEMPLATE
     return tokenizer
 
 
@@ -110,6 +101,8 @@ def tiny_config(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
         num_key_value_heads=4,
         max_position_embeddings=MAX_LENGTH,
         tie_word_embeddings=True,
+        # 1/sqrt(width): the usual 0.02 is made for wide models, and this one learns slowly from it.
+        initializer_range=0.125,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -125,35 +118,3 @@ def make_tiny_model(tokenizer: PreTrainedTokenizerBase, *, seed: int = 0) -> Pre
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(tiny_config(tokenizer))
-
-
-def load_tiny_tokenizer(path: str | Path = TINY_PATH) -> PreTrainedTokenizerBase:
-    """Loads the built-in tokenizer (or any fast tokenizer in a local folder), offline.
-
-    Raises:
-        CheckpointError: the folder holds no tokenizer.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return cast("PreTrainedTokenizerBase", AutoTokenizer.from_pretrained(str(path), local_files_only=True))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"no tokenizer can be loaded from {str(path)!r}: {error}") from error
-
-
-def load_tiny_model(path: str | Path = TINY_PATH) -> PreTrainedModel:
-    """Loads the warm-start checkpoint (or any causal model in a local folder, safetensors only), float32, offline.
-
-    Raises:
-        CheckpointError: the folder holds no such model.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path), local_files_only=True, use_safetensors=True, dtype=torch.float32
-        )
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"no model can be loaded from {str(path)!r}: {error}") from error
-    return cast("PreTrainedModel", model)
