@@ -25,7 +25,20 @@ _UNICODE = {
     "Δ": "\\Delta ", "‘": "'", "’": "'", "“": '"', "”": '"', "，": ",", "：": ":", "；": ";", "（": "(", "）": ")", "。": ".",
     "€": "", "£": "", "¥": "", "₹": "", "′": "'",
 }  # fmt: skip
-_SUPER = {"⁰": "0", "¹": "1", "²": "2", "³": "3", "⁴": "4", "⁵": "5", "⁶": "6", "⁷": "7", "⁸": "8", "⁹": "9", "⁻": "-", "ⁿ": "n"}
+_SUPER = {
+    "⁰": "0",
+    "¹": "1",
+    "²": "2",
+    "³": "3",
+    "⁴": "4",
+    "⁵": "5",
+    "⁶": "6",
+    "⁷": "7",
+    "⁸": "8",
+    "⁹": "9",
+    "⁻": "-",
+    "ⁿ": "n",
+}
 _SUB = {"₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "₅": "5", "₆": "6", "₇": "7", "₈": "8", "₉": "9"}
 _SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
 _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
@@ -60,7 +73,10 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         (r"\\\\(?![a-zA-Z])(?:\s*\[[\d.]*\s*[a-z]{2}\])?|\\\\(?=[a-zA-Z]{1,2}(?![a-zA-Z]))|\\cr\b", ROW),
         (r"\\\\(?=[a-zA-Z])", r"\\"),
         (r"\\\$|\$", ""),
-        (r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\{,\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))", ""),
+        (
+            r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\{,\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))",
+            "",
+        ),
         (r"\\!", ""),
         (r"\\[()\[\]]", " "),
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
@@ -69,7 +85,10 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|mathcal|mathnormal|pmb|overrightarrow|vec|hat)\s*\{", "{"),
-        (r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|rm|operatorname|emph)\*?\s*\{", r"\\text{"),
+        (
+            r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|rm|operatorname|emph)\*?\s*\{",
+            r"\\text{",
+        ),
         (r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
         (r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
         (r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
@@ -85,14 +104,16 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
 ]
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
 _TRAILING = re.compile(r"[\s.,;:]+$")
-_UNIT = re.compile(r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?")
+_UNIT = re.compile(
+    r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?"
+)
 _NOT_UNITS = re.compile(
     r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z])\b"
 )
 
 
 def _plain_unit(text: str) -> str:
-    """Puts words after a number in `\\text{}`: `10 weeks`, `10 cm^2`."""
+    r"""Puts words after a number in `\\text{}`: `10 weeks`, `10 cm^2`."""
     match = _UNIT.fullmatch(text)
     if match is None:
         return text
@@ -105,7 +126,9 @@ def _plain_unit(text: str) -> str:
 
 
 _REPEATING = re.compile(r"(\d*)\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
-_BUILDER = re.compile(r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL)
+_BUILDER = re.compile(
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL
+)
 
 
 def _fraction(match: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ from mathturn_gym.verifier.scalar import Rounding, same_scalar
 
 __all__ = ["same"]
 
+
 def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """Whether an answer is what the gold is.
 
@@ -71,7 +72,9 @@ def _same_values(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
 
 
 def _is_set(node: Node) -> bool:
-    return node.op in ("interval", "union", "inter", "minus") or (node.op == "sym" and str(node.value).startswith("set:"))
+    return node.op in ("interval", "union", "inter", "minus") or (
+        node.op == "sym" and str(node.value).startswith("set:")
+    )
 
 
 def _same_sets(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
@@ -107,7 +110,9 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
             return False
     inequalities = [as_set(node) if _all_inequalities(node) else None for node in (gold, answer)]
     if inequalities[0] is not None or inequalities[1] is not None:
-        first_set, second_set = (found or as_set(node) for found, node in zip(inequalities, (gold, answer), strict=True))
+        first_set, second_set = (
+            found or as_set(node) for found, node in zip(inequalities, (gold, answer), strict=True)
+        )
         return same_set(first_set, second_set, rounding) if first_set and second_set else None
     left, right = _members(gold), _members(answer)
     if not (_all_named(left) and _all_named(right)) or len({_name(item) for item in left + right}) == 1:
@@ -233,4 +238,3 @@ def _equation_and_value(gold: Node, answer: Node, rounding: Rounding) -> bool | 
     if other.op == "list" and value.op != "list":
         value = _spread(value)
     return same(value, answer, rounding) if equation is gold else same(gold, value, rounding)
-

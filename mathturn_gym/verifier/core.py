@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
@@ -14,29 +16,60 @@ from mathturn_gym.verifier.judge import MAX_ANSWER, judge, prepare
 from mathturn_gym.verifier.pool import Outcome, SymbolicPool, shared_pool
 from mathturn_gym.verifier.scalar import Rounding
 
-__all__ = ["Form", "Kind", "Verifier"]
+__all__ = ["Form", "Gold", "Kind", "Verifier"]
 
-Form = Literal["evaluated", "equivalent"]
-Kind = Literal["response", "answer"]
+Form: TypeAlias = Literal["evaluated", "equivalent"]
+Kind: TypeAlias = Literal["response", "answer"]
+Gold: TypeAlias = str | Sequence[str]
+
+_REMEMBERED = 16_384
+_MAX_REMEMBERED = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What is known of an (accepted answers, answer) pair; `open` are the golds that only symbolic work can decide."""
+
+    status: Status
+    reason: str
+    tier: str
+    gold: str
+    open: tuple[str, ...] = ()
+
+
+_OUTCOMES = {
+    "equal": (Status.RIGHT, "equal"),
+    "different": (Status.WRONG, "different"),
+    "unparsed": (Status.WRONG, "not understood"),
+    "timeout": (Status.UNDECIDED, "time limit"),
+    "memory": (Status.UNDECIDED, "memory limit"),
+    "crash": (Status.UNDECIDED, "symbolic worker failed"),
+}
 
 
 class Verifier:
-    """Judges answers to mathematics problems.
+    r"""Judges answers to mathematics problems.
+
+    Certain and quick judges work in the calling process; what they leave open goes to symbolic workers, processes with
+    a limit of time and memory, which start when they are first needed and are shared by all verifiers of a process
+    with the same limits. A verifier may be used from any number of threads, and by a forked process.
 
     Args:
         form: `"evaluated"`: where the gold is a literal number, an answer that still has arithmetic to do is wrong;
             `"equivalent"`: mathematical equality alone.
         timeout: Seconds of symbolic work that one case may take, > 0.
         memory_mb: Address space that a symbolic worker may take, in MiB, at least 256.
-        workers: Symbolic workers, shared by all verifiers of the process with the same limits.
+        workers: Symbolic workers.
         last_number: Take the last number of a response where nothing marks its answer.
+        rel_tol: Relative difference at which numbers count as equal; 0 for equality only (0.33 is not 1/3).
+        decimals: Compare numbers after rounding both to this many places; None for no rounding.
 
     Raises:
         InvalidValueError: an argument outside what is allowed.
 
     >>> with Verifier() as verifier:
-    ...     verifier.verify("So it is \\\\boxed{0.5}.", "1/2").status.value
-    'right'
+    ...     [verifier.verify(text, "46").reason for text in ("So \\boxed{46.0}.", "\\boxed{12+34}", "It is 46?")]
+    ['equal', 'unevaluated', 'no answer found']
     """
 
     def __init__(
@@ -52,7 +85,7 @@ class Verifier:
     ) -> None:
         if form not in ("evaluated", "equivalent"):
             raise_unknown_name("form", form, ["evaluated", "equivalent"])
-        self.form = form
+        self.form: Form = form
         self.timeout = check_float("timeout", timeout, low=1e-3, high=3600.0)
         self.memory_mb = check_int("memory_mb", memory_mb, low=256)
         self.workers = check_int("workers", workers, low=1, high=256)
@@ -60,8 +93,10 @@ class Verifier:
         places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
         self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
         self._pool: SymbolicPool | None = None
+        self._known: dict[tuple[Gold, str], _Decision] = {}
+        self._lock = threading.Lock()
 
-    def verify(self, response: str, gold: str | Sequence[str], *, kind: Kind = "response") -> Verdict:
+    def verify(self, response: str, gold: Gold, *, kind: Kind = "response") -> Verdict:
         """Judges one response.
 
         Args:
@@ -70,80 +105,127 @@ class Verifier:
             kind: `"response"`: find the answer in the text; `"answer"`: the text is the answer.
 
         Raises:
-            InvalidValueError: `gold` or `kind` is not what is allowed.
+            InvalidValueError: `gold` or `kind` is not what is allowed, or `response` is no text.
+            VerifierError: the symbolic workers do not start.
         """
-        return self.verify_batch([response], [gold], kind=kind)[0]
+        start = time.perf_counter()
+        accepted, found = self._read(response, gold, kind)
+        if found is None:
+            return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start)
+        decision = self._decide(accepted, found.text)
+        if decision.open:
+            decision = self._ask([(accepted, found.text, decision)])[0]
+        return _verdict(decision, found, time.perf_counter() - start)
 
     def verify_batch(
-        self, responses: Sequence[str], golds: Sequence[str | Sequence[str]], *, kind: Kind = "response"
+        self, responses: Sequence[str], golds: Sequence[Gold], *, kind: Kind = "response"
     ) -> list[Verdict]:
-        """Judges many responses, in their order; slow ones do not delay the others.
+        """Judges many responses; the verdicts are in their order, and slow cases do not delay the others.
+
+        Args:
+            responses: What the model wrote.
+            golds: The accepted answer, or several, of each response.
+            kind: As in `verify`.
 
         Raises:
-            InvalidValueError: `golds` or `kind` is not what is allowed.
+            InvalidValueError: lengths that differ, or what `verify` raises.
+            VerifierError: the symbolic workers do not start.
         """
-        if kind not in ("response", "answer"):
-            raise_unknown_name("kind", kind, ["response", "answer"])
         if len(responses) != len(golds):
             raise InvalidValueError(f"golds must have one entry a response: {len(golds)} for {len(responses)}")
         verdicts: list[Verdict | None] = []
-        cases: list[tuple[int, Extraction, str]] = []
+        left: list[tuple[int, Extraction, tuple[Gold, str, _Decision]]] = []
         for index, (response, gold) in enumerate(zip(responses, golds, strict=True)):
-            accepted = _accepted(gold)
-            verdict, found = self._quick(response, accepted, kind)
-            verdicts.append(verdict)
-            if verdict is None:
-                assert found is not None
-                cases.extend((index, found, text) for text in accepted)
-        outcomes = self._symbolic().judge([(prepare(gold).text, prepare(found.text).text) for _, found, gold in cases]) if cases else []
-        for (index, found, gold), outcome in zip(cases, outcomes, strict=True):
-            before = verdicts[index]
-            if before is None or not before.correct:
-                verdicts[index] = _from_outcome(found, gold, outcome)
+            start = time.perf_counter()
+            accepted, found = self._read(response, gold, kind)
+            if found is None:
+                verdicts.append(Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start))
+                continue
+            decision = self._decide(accepted, found.text)
+            verdicts.append(None if decision.open else _verdict(decision, found, time.perf_counter() - start))
+            if decision.open:
+                left.append((index, found, (accepted, found.text, decision)))
+        start = time.perf_counter()
+        decisions = self._ask([case for _, _, case in left]) if left else []
+        for (index, found, _), decision in zip(left, decisions, strict=True):
+            verdicts[index] = _verdict(decision, found, time.perf_counter() - start)
         return [verdict for verdict in verdicts if verdict is not None]
 
-    async def averify(self, response: str, gold: str | Sequence[str], *, kind: Kind = "response") -> Verdict:
-        """`verify` without blocking the event loop."""
+    async def averify(self, response: str, gold: Gold, *, kind: Kind = "response") -> Verdict:
+        """`verify` without blocking the event loop while symbolic workers are busy."""
+        accepted, found = self._read(response, gold, kind)
+        if found is None or not self._decide(accepted, found.text).open:
+            return self.verify(response, gold, kind=kind)
         return await asyncio.to_thread(self.verify, response, gold, kind=kind)
 
-    def _quick(self, response: str, accepted: tuple[str, ...], kind: Kind) -> tuple[Verdict | None, Extraction | None]:
-        start = time.perf_counter()
-        if kind == "answer":
-            stripped = response.strip()
-            found = Extraction(stripped, 0, len(response), "answer") if stripped else None
-        else:
-            found = extract(response, last_number=self.last_number)
-        if found is None:
-            return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start), None
-        status, reason, tier, gold = self._judge_quick(found.text, accepted)
-        if status is None:
-            return None, found
-        verdict = Verdict(
-            status,
-            reason,
-            answer=found.text,
-            span=(found.start, found.end),
-            gold=gold,
-            tier=tier,
-            seconds=time.perf_counter() - start,
-        )
-        return verdict, found
+    def _read(self, response: str, gold: Gold, kind: Kind) -> tuple[Gold, Extraction | None]:
+        """The gold, hashable, and the answer as it stands in the response."""
+        if not isinstance(response, str):
+            raise InvalidValueError(f"response must be a text, got {type(response).__name__}")
+        accepted = gold if isinstance(gold, str) else tuple(gold)
+        if not accepted or (isinstance(accepted, str) and not accepted.strip()):
+            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
+        if kind == "response":
+            return accepted, extract(response, last_number=self.last_number)
+        if kind != "answer":
+            raise_unknown_name("kind", kind, ["response", "answer"])
+        text = response.strip()
+        start = len(response) - len(response.lstrip())
+        return accepted, Extraction(text, start, start + len(text), "answer") if text else None
 
-    def _judge_quick(self, answer: str, accepted: tuple[str, ...]) -> tuple[Status | None, str, str, str]:
-        gold = accepted[-1]
+    def _decide(self, accepted: Gold, answer: str) -> _Decision:
+        """What is remembered of a pair, or what the judges in this process find."""
+        known = self._known.get((accepted, answer))
+        if known is not None:
+            return known
+        decision = self._judge((accepted,) if isinstance(accepted, str) else tuple(accepted), answer)
+        if not decision.open:
+            self._remember(accepted, answer, decision)
+        return decision
+
+    def _remember(self, accepted: Gold, answer: str, decision: _Decision) -> None:
+        if len(answer) > _MAX_REMEMBERED:
+            return
+        with self._lock:
+            if len(self._known) >= _REMEMBERED:
+                for key in list(self._known)[: _REMEMBERED // 4]:
+                    del self._known[key]
+            self._known[accepted, answer] = decision
+
+    def _judge(self, accepted: tuple[str, ...], answer: str) -> _Decision:
+        if not all(isinstance(text, str) and text.strip() for text in accepted):
+            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {accepted!r}")
         if len(answer) > MAX_ANSWER:
-            equal = answer in accepted
-            return (Status.RIGHT, "equal", "exact", gold) if equal else (Status.UNDECIDED, "too long", "exact", gold)
+            equal = [text for text in accepted if text.strip() == answer]
+            if equal:
+                return _Decision(Status.RIGHT, "equal", "exact", equal[0])
+            return _Decision(Status.UNDECIDED, "answer too long", "exact", accepted[-1])
         prepared = prepare(answer)
-        worst: tuple[Status | None, str, str, str] | None = None
+        decision = _Decision(Status.UNDECIDED, "", "", accepted[-1])
+        left: list[str] = []
         for gold in accepted:
             finding = judge(prepare(gold), prepared, evaluated=self.form == "evaluated", rounding=self.rounding)
+            if finding.status is None:
+                left.append(gold)
+            else:
+                decision = _Decision(finding.status, finding.reason, finding.tier, gold)
             if finding.status is Status.RIGHT:
-                return finding.status, finding.reason, finding.tier, gold
-            if worst is None or finding.status is None:
-                worst = finding.status, finding.reason, finding.tier, gold
-        assert worst is not None
-        return worst
+                return decision
+        return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left)) if left else decision
+
+    def _ask(self, cases: Sequence[tuple[Gold, str, _Decision]]) -> list[_Decision]:
+        """Hands what is open to the symbolic workers, each pair once, and remembers what they find."""
+        questions: dict[tuple[str, str], Outcome | None] = {}
+        for _, answer, decision in cases:
+            questions.update(dict.fromkeys((prepare(gold).text, prepare(answer).text) for gold in decision.open))
+        outcomes = dict(zip(questions, self._symbolic().judge(list(questions)), strict=True))
+        decided: list[_Decision] = []
+        for accepted, answer, decision in cases:
+            found = [(gold, outcomes[prepare(gold).text, prepare(answer).text]) for gold in decision.open]
+            verdict = _combined(found)
+            self._remember(accepted, answer, verdict)
+            decided.append(verdict)
+        return decided
 
     def _symbolic(self) -> SymbolicPool:
         if self._pool is None:
@@ -151,12 +233,24 @@ class Verifier:
         return self._pool
 
     def warm(self) -> None:
-        """Starts the symbolic workers now, rather than at the first case that needs them."""
+        """Starts the symbolic workers now, rather than at the first case that needs them.
+
+        Raises:
+            VerifierError: they do not start.
+        """
         self._symbolic().start()
 
     def close(self) -> None:
-        """Lets go of the workers; they end when no other verifier of the process uses them."""
+        """Lets go of the workers; they end when no other verifier of the process uses them. May be used again."""
         self._pool = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy (in another process, for example) starts with the same settings, and workers of its own."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_pool", "_lock", "_known")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._pool, self._known, self._lock = None, {}, threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -165,24 +259,23 @@ class Verifier:
         self.close()
 
 
-def _accepted(gold: str | Sequence[str]) -> tuple[str, ...]:
-    """Gold answers as a tuple of non-empty texts."""
-    accepted = (gold,) if isinstance(gold, str) else tuple(gold)
-    if not accepted or not all(isinstance(text, str) and text.strip() for text in accepted):
-        raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
-    return tuple(text.strip() for text in accepted)
+def _combined(found: Sequence[tuple[str, Outcome]]) -> _Decision:
+    """Right where one accepted answer is met, undecided where one was not looked into to the end."""
+    decisions = [_Decision(*_OUTCOMES[outcome.name], "symbolic", gold) for gold, outcome in found]
+    for status in (Status.RIGHT, Status.UNDECIDED):
+        for decision in decisions:
+            if decision.status is status:
+                return decision
+    return decisions[-1]
 
 
-def _from_outcome(found: Extraction, gold: str, outcome: Outcome) -> Verdict:
-    status = {"equal": Status.RIGHT, "different": Status.WRONG, "unparsed": Status.WRONG}.get(
-        outcome.name, Status.UNDECIDED
-    )
+def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
     return Verdict(
-        status,
-        outcome.name,
+        decision.status,
+        decision.reason,
         answer=found.text,
         span=(found.start, found.end),
-        gold=gold,
-        tier="symbolic",
-        seconds=outcome.seconds,
+        gold=decision.gold,
+        tier=decision.tier,
+        seconds=seconds,
     )

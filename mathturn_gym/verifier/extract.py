@@ -57,6 +57,9 @@ class Extraction:
 
 def _closing(text: str, start: int) -> int:
     """Where the brace closes that was opened just before `start`, or -1."""
+    first = text.find("}", start)
+    if first < 0 or not ("{" in (inner := text[start:first]) or "\\" in inner):
+        return first
     depth = 1
     for match in _BRACE.finditer(text, start):
         brace = match.group()
@@ -107,7 +110,7 @@ def _boxed(text: str, box: tuple[int, int, int]) -> Extraction | None:
     """The last box, with those that are given together with it."""
     command, start, end = box
     contents = [text[start:end].strip()]
-    while len(contents) < _MAX_BOXES:
+    while len(contents) < _MAX_BOXES and "}" in text[max(0, command - _WINDOW) : command]:
         before = _last_box(text, command)
         if before is None or command - before[2] > _WINDOW:
             break

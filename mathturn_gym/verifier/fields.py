@@ -71,7 +71,7 @@ class Field(ABC, Generic[T]):
         raise UndefinedError("root")
 
     def function(self, name: str, value: T, base: T | None) -> T:
-        """`sin`, `ln`, `abs`, `floor`, `fact` …"""
+        """`sin`, `ln`, `abs`, `floor`, `fact` …."""
         raise UndefinedError(name)
 
     def binomial(self, top: T, bottom: T) -> T:
@@ -132,23 +132,29 @@ class ExactField(Field[Fraction]):
         return value
 
     def number(self, value: Fraction) -> Fraction:
+        """See `Field.number`."""
         return self._bounded(value)
 
     def constant(self, name: str) -> Fraction:
+        """See `Field.constant`."""
         raise UndefinedError(name)
 
     def add(self, left: Fraction, right: Fraction) -> Fraction:
+        """See `Field.add`."""
         return self._bounded(left + right)
 
     def multiply(self, left: Fraction, right: Fraction) -> Fraction:
+        """See `Field.multiply`."""
         return self._bounded(left * right)
 
     def divide(self, left: Fraction, right: Fraction) -> Fraction:
+        """See `Field.divide`."""
         if not right:
             raise UndefinedError("division by zero")
         return self._bounded(left / right)
 
     def power(self, base: Fraction, exponent: Fraction, node: Node) -> Fraction:
+        """See `Field.power`."""
         if exponent.denominator != 1:
             root = self.root(base, Fraction(exponent.denominator), node)
             return self.power(root, Fraction(exponent.numerator), node)
@@ -161,12 +167,14 @@ class ExactField(Field[Fraction]):
         return base ** (exponent.numerator if size or not base else odd if base == -1 else 1)
 
     def root(self, base: Fraction, degree: Fraction, node: Node) -> Fraction:
+        """See `Field.root`."""
         n = degree.numerator
         if degree.denominator != 1 or not 1 <= n <= 64 or base < 0:
             raise UndefinedError("root")
         return Fraction(_integer_root(base.numerator, n), _integer_root(base.denominator, n))
 
     def function(self, name: str, value: Fraction, base: Fraction | None) -> Fraction:
+        """See `Field.function`."""
         if name == "abs":
             return abs(value)
         if name in ("floor", "ceil"):
@@ -176,6 +184,7 @@ class ExactField(Field[Fraction]):
         raise UndefinedError(name)
 
     def binomial(self, top: Fraction, bottom: Fraction) -> Fraction:
+        """See `Field.binomial`."""
         if top.denominator != 1 or bottom.denominator != 1 or not 0 <= bottom <= top <= _MAX_FACTORIAL:
             raise UndefinedError("binom")
         return Fraction(math.comb(top.numerator, bottom.numerator))
@@ -223,12 +232,15 @@ class ModularField(Field[int]):
         self.residues = point
 
     def symbol(self, name: str) -> int:
+        """See `Field.symbol`."""
         return self.residues[name]
 
     def number(self, value: Fraction) -> int:
+        """See `Field.number`."""
         return self.divide(value.numerator % self.prime, value.denominator % self.prime)
 
     def constant(self, name: str) -> int:
+        """See `Field.constant`."""
         if name == "i":
             return self.minus_one_root
         if name not in ("pi", "e"):
@@ -236,12 +248,15 @@ class ModularField(Field[int]):
         return self.residues[name]
 
     def add(self, left: int, right: int) -> int:
+        """See `Field.add`."""
         return (left + right) % self.prime
 
     def multiply(self, left: int, right: int) -> int:
+        """See `Field.multiply`."""
         return left * right % self.prime
 
     def divide(self, left: int, right: int) -> int:
+        """See `Field.divide`."""
         if right == 1:
             return left
         if not right:
@@ -249,6 +264,7 @@ class ModularField(Field[int]):
         return left * pow(right, -1, self.prime) % self.prime
 
     def power(self, base: int, exponent: int, node: Node) -> int:
+        """See `Field.power`."""
         power = exact(node)
         if power is None or power.denominator != 1 or abs(power) > 1 << 64 or (not base and power <= 0):
             raise UndefinedError("power")
@@ -259,6 +275,7 @@ class FloatField(Field[tuple[complex, float]]):
     """Complex floats, each with a bound on its error: a difference above the bounds is a difference."""
 
     def number(self, value: Fraction) -> tuple[complex, float]:
+        """See `Field.number`."""
         try:
             number = complex(value.numerator / value.denominator)
         except OverflowError:
@@ -266,6 +283,7 @@ class FloatField(Field[tuple[complex, float]]):
         return number, abs(number) * _EPS
 
     def constant(self, name: str) -> tuple[complex, float]:
+        """See `Field.constant`."""
         if name == "i":
             return 1j, 0.0
         if name == "inf":
@@ -280,27 +298,26 @@ class FloatField(Field[tuple[complex, float]]):
         return complex(value.real + 0.0, value.imag + 0.0), error
 
     def add(self, left: tuple[complex, float], right: tuple[complex, float]) -> tuple[complex, float]:
+        """See `Field.add`."""
         value = left[0] + right[0]
         return self._checked(value, left[1] + right[1] + abs(value) * _EPS)
 
     def multiply(self, left: tuple[complex, float], right: tuple[complex, float]) -> tuple[complex, float]:
+        """See `Field.multiply`."""
         (a, ea), (b, eb) = left, right
-        if not a.imag and not b.imag:
-            value = complex(a.real * b.real)
-        else:
-            value = a * b
+        value = complex(a.real * b.real) if not a.imag and not b.imag else a * b
         return self._checked(value, abs(a) * eb + abs(b) * ea + ea * eb + abs(value) * 4 * _EPS)
 
     def divide(self, left: tuple[complex, float], right: tuple[complex, float]) -> tuple[complex, float]:
+        """See `Field.divide`."""
         (a, ea), (b, eb) = left, right
         if abs(b) <= 2 * eb or not b:
             raise UndefinedError("division by zero")
         value = complex(a.real / b.real) if not a.imag and not b.imag else a / b
         return self._checked(value, (ea + abs(value) * eb) / (abs(b) - eb) + abs(value) * 4 * _EPS)
 
-    def power(
-        self, base: tuple[complex, float], exponent: tuple[complex, float], node: Node
-    ) -> tuple[complex, float]:
+    def power(self, base: tuple[complex, float], exponent: tuple[complex, float], node: Node) -> tuple[complex, float]:
+        """See `Field.power`."""
         (a, ea), (b, _) = base, exponent
         if not b.imag and b.real == round(b.real) and abs(b.real) < 1e9 and exact(node) == round(b.real):
             n = round(b.real)
@@ -325,6 +342,7 @@ class FloatField(Field[tuple[complex, float]]):
         return self.function("exp", self.multiply(exponent, self.function("ln", base, None)), None)
 
     def root(self, base: tuple[complex, float], degree: tuple[complex, float], node: Node) -> tuple[complex, float]:
+        """See `Field.root`."""
         n = exact(node)
         one = self.number(Fraction(1))
         if n is None or n.denominator != 1 or not 2 <= n <= 1000:
@@ -344,7 +362,10 @@ class FloatField(Field[tuple[complex, float]]):
             value = complex(value.real)
         return self._checked(value, abs(value) * (1.1 * ea / abs(a) / n.numerator + 8 * _EPS))
 
-    def function(self, name: str, value: tuple[complex, float], base: tuple[complex, float] | None) -> tuple[complex, float]:
+    def function(
+        self, name: str, value: tuple[complex, float], base: tuple[complex, float] | None
+    ) -> tuple[complex, float]:
+        """See `Field.function`."""
         if name in ("log", "lg") or (name == "ln" and base is not None):
             logarithm = self.function("ln", value, None)
             if base is None and (name == "lg" or self.log_base):
@@ -353,6 +374,7 @@ class FloatField(Field[tuple[complex, float]]):
         return self._checked(*float_function(name, *value))
 
     def binomial(self, top: tuple[complex, float], bottom: tuple[complex, float]) -> tuple[complex, float]:
+        """See `Field.binomial`."""
         rest = self.add(top, self.multiply(self.number(Fraction(-1)), bottom))
         below = self.multiply(self.function("fact", bottom, None), self.function("fact", rest, None))
         return self.divide(self.function("fact", top, None), below)

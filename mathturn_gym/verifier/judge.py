@@ -1,10 +1,10 @@
 r"""The tiers that work in the calling process: each answers only when it is certain, and passes the rest on.
 
-    exact       the same text, once both are spelt alike
-    text        words, names and multiple choice
-    rational    literal numbers
-    structure   trees: lists, sets, intervals, matrices, relations, with scalars compared in exact, modular, floating
-                or 60-digit arithmetic
+exact       the same text, once both are spelt alike
+text        words, names and multiple choice
+rational    literal numbers
+structure   trees: lists, sets, intervals, matrices, relations, with scalars compared in exact, modular, floating
+            or 60-digit arithmetic
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ class Prepared:
     @property
     def literal(self) -> bool:
         """Whether the text is a literal number, whatever its units."""
-        return self.value is not None or any(is_literal(reading.node) for reading in self.readings)
+        if self.value is not None and self.value.denominator != 1:
+            return True
+        if self.value is not None and self.text.lstrip("-").isdigit():
+            return True
+        return any(is_literal(reading.node) for reading in self.readings)
 
 
 _COMMA = re.compile(r"\d,\d{3}(?!\d)")
@@ -92,12 +96,15 @@ def _read(text: str) -> tuple[Parsed, ...]:
 
 
 def prepare(text: str) -> Prepared:
-    """Reads a text once, for every comparison to come; texts of ordinary length are remembered."""
-    return _remembered(text) if len(text) <= 400 else _prepare(text)
+    """Reads a text once, for every comparison to come, as long as memory allows."""
+    return _short(text) if len(text) <= 128 else _long(text)
 
 
 def _prepare(text: str) -> Prepared:
     source = text
+    digits = text[1:] if text[:1] == "-" else text
+    if digits.isascii() and digits.isdigit():
+        return Prepared(source, text, text, Fraction(int(text)), None, None)
     if "\\boxed" in text or "\\fbox" in text:
         found = extract(text)
         text = text if found is None else found.text
@@ -106,7 +113,9 @@ def _prepare(text: str) -> Prepared:
     return Prepared(source, text, squeeze(text), rational(text), word(text), choice(text))
 
 
-_remembered = functools.lru_cache(maxsize=8192)(_prepare)
+# A tree takes some 150 bytes for each character of its text: 4096 short ones and 128 of any length stay below 80 MB.
+_short = functools.lru_cache(maxsize=4096)(_prepare)
+_long = functools.lru_cache(maxsize=128)(_prepare)
 
 
 def judge(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Rounding) -> Finding:
@@ -122,6 +131,8 @@ def judge(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Roundi
         return Finding(Status.RIGHT, "equal", "exact")
     if gold.value is not None and answer.value is not None:
         return _rational(gold, answer, evaluated, rounding)
+    if _decimal_comma(gold, answer):
+        return Finding(Status.RIGHT, "equal", "rational")
     if (finding := _text(gold, answer)) is not None:
         return finding
     if gold.literal and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
@@ -157,7 +168,7 @@ def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Round
         return Finding(Status.WRONG, "unevaluated", "rational")
     if not equal and "," in gold.text + answer.text:
         # 1,234 may be a list, and 1,5 a decimal: the trees know more readings.
-        found = _structure(gold, answer, rounding)
+        found = _decimal_comma(gold, answer) or _structure(gold, answer, rounding)
         return Finding(Status.RIGHT if found else Status.WRONG, "equal" if found else "different", "structure")
     return Finding(Status.RIGHT, "equal", "rational") if equal else Finding(Status.WRONG, "different", "rational")
 
@@ -186,8 +197,6 @@ def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | N
             found.append(_same_reading(first, second, rounding))
             if found[-1]:
                 return True
-    if _decimal_comma(gold, answer):
-        return True
     return None if None in found or not found else False
 
 

@@ -12,10 +12,46 @@ __all__ = ["FUNCTIONS", "MAX_TOKENS", "Token", "tokenize"]
 MAX_TOKENS = 1_500
 
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp sqrt cbrt "
-    "asin acos atan abs floor ceil max min gcd lcm".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "lg",
+        "exp",
+        "sqrt",
+        "cbrt",
+        "asin",
+        "acos",
+        "atan",
+        "abs",
+        "floor",
+        "ceil",
+        "max",
+        "min",
+        "gcd",
+        "lcm",
+    ]
 )
-_WORDS = {"pi": "\\pi", "infinity": "\\infty", "inf": "\\infty", "oo": "\\infty", "or": "or", "and": "and", "deg": "\\degree"}
+_WORDS = {
+    "pi": "\\pi",
+    "infinity": "\\infty",
+    "inf": "\\infty",
+    "oo": "\\infty",
+    "or": "or",
+    "and": "and",
+    "deg": "\\degree",
+}
 _COMMANDS = {
     "\\leq": "<=", "\\le": "<=", "\\leqslant": "<=", "\\geq": ">=", "\\ge": ">=", "\\geqslant": ">=", "\\lt": "<", "\\gt": ">",
     "\\ne": "!=", "\\neq": "!=", "\\approx": "~", "\\simeq": "~", "\\cdot": "*", "\\times": "*", "\\ast": "*", "\\div": "div",

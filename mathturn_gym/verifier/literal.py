@@ -19,7 +19,7 @@ def _whole(node: Node) -> Fraction | None:
 
 
 def is_literal(node: Node) -> bool:
-    """Whether a tree is an integer, a decimal, a fraction, a mixed or a scientific number, perhaps named or in percent.
+    r"""Whether a tree is an integer, a decimal, a fraction, a mixed or a scientific number, perhaps named or in percent.
 
     A fraction whose value is an integer is a division that was not done.
 
@@ -30,8 +30,8 @@ def is_literal(node: Node) -> bool:
     if is_equation(node):
         value = named_value(node)
         return len(node.args) == 2 and value is not None and value is node.args[1] and is_literal(value)
-    if node.op in ("neg", "percent"):
-        return is_literal(node.args[0])
+    if node.op in ("neg", "percent", "list"):
+        return all(map(is_literal, node.args))
     if node.op in ("num", "mixed"):
         return True
     if node.op == "div":

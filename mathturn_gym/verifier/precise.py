@@ -64,16 +64,18 @@ def _arctan(x: Decimal) -> Decimal:
         total += term / k
         if abs(term) < _TINY:
             break
-    return total * 2**halvings
+    return total * Decimal(2) ** halvings
 
 
 class PreciseField(Field[Pair]):
     """Pairs of decimals (real and imaginary part); refuses what `FloatField` refuses."""
 
     def number(self, value: Fraction) -> Pair:
+        """See `Field.number`."""
         return self.divide((Decimal(value.numerator), _ZERO), (Decimal(value.denominator), _ZERO))
 
     def constant(self, name: str) -> Pair:
+        """See `Field.constant`."""
         if name == "pi":
             return _PI, _ZERO
         if name == "e":
@@ -83,15 +85,18 @@ class PreciseField(Field[Pair]):
         raise UndefinedError(name)
 
     def add(self, left: Pair, right: Pair) -> Pair:
+        """See `Field.add`."""
         return left[0] + right[0], left[1] + right[1]
 
     def multiply(self, left: Pair, right: Pair) -> Pair:
+        """See `Field.multiply`."""
         (a, b), (c, d) = left, right
         if not b and not d:
             return a * c, _ZERO
         return a * c - b * d, a * d + b * c
 
     def divide(self, left: Pair, right: Pair) -> Pair:
+        """See `Field.divide`."""
         c, d = right
         if not d:
             return left[0] / c, left[1] / c
@@ -100,6 +105,7 @@ class PreciseField(Field[Pair]):
         return real / norm, imaginary / norm
 
     def power(self, base: Pair, exponent: Pair, node: Node) -> Pair:
+        """See `Field.power`."""
         power = exact(node)
         if power is not None and power.denominator == 1 and abs(power) <= 100_000:
             return self._integer_power(base, power.numerator)
@@ -123,6 +129,7 @@ class PreciseField(Field[Pair]):
         return result
 
     def root(self, base: Pair, degree: Pair, node: Node) -> Pair:
+        """See `Field.root`."""
         n = exact(node)
         if base == (_ZERO, _ZERO):
             return base
@@ -158,6 +165,7 @@ class PreciseField(Field[Pair]):
         return half, angle
 
     def function(self, name: str, value: Pair, base: Pair | None) -> Pair:
+        """See `Field.function`."""
         if name in ("ln", "log", "lg"):
             if base is None and (name == "lg" or (name == "log" and self.log_base)):
                 base = (Decimal(10), _ZERO)

@@ -70,7 +70,9 @@ def _as_set(node: Node) -> SetTree:
         return Piece(_end(args[0], -1), brackets[0] == "[", _end(args[1], 1), brackets[1] == "]")
     if op == "set":
         points = tuple(Piece(_end(arg, 1), True, _end(arg, 1), True) for arg in args)
-        if any(point.low is None or arg.op in ("rel", "tuple", "list") for point, arg in zip(points, args, strict=True)):
+        if any(
+            point.low is None or arg.op in ("rel", "tuple", "list") for point, arg in zip(points, args, strict=True)
+        ):
             raise UndefinedError("not a set of numbers")
         return Combined("union", points)
     if op in ("union", "inter", "minus"):
@@ -121,10 +123,7 @@ def _constraint(left: Node, op: str, right: Node) -> SetTree:
     slope, offset = _linear(left)
     if slope < 0:
         op = _FLIPPED[op]
-    if op in ("<", "<="):
-        sign = 1
-    else:
-        sign = -1
+    sign = 1 if op in ("<", "<=") else -1
     infinite = right.args[0] if right.op == "neg" else right
     if infinite.op == "const" and infinite.value == "inf":
         if slope != 1 or offset:

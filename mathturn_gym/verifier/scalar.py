@@ -211,7 +211,9 @@ def _infinite(node: Node) -> bool:
 def _same_infinity(gold: Node, answer: Node) -> bool | None:
     """Infinities are equal to themselves, and to nothing that has a value."""
     signs = [
-        {"const": 1, "neg": -1}.get(node.op) if _infinite(node) and (node.op == "const" or node.args[0].op == "const") else 0
+        {"const": 1, "neg": -1}.get(node.op)
+        if _infinite(node) and (node.op == "const" or node.args[0].op == "const")
+        else 0
         for node in (gold, answer)
     ]
     if _infinite(gold) and _infinite(answer):

@@ -8,11 +8,29 @@ from mathturn_gym.verifier.lexer import FUNCTIONS
 
 __all__ = ["NOT_A_UNIT", "choice", "clock", "has_prose", "spelt_out", "word"]
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _NUMBERS = {name: value for value, name in enumerate(_ONES)}
 _NUMBERS |= {name: 10 * value for value, name in enumerate(_TENS, 2)}
 _NUMBERS |= {f"{ten}-{_ONES[one]}": 10 * value + one for value, ten in enumerate(_TENS, 2) for one in range(1, 10)}
