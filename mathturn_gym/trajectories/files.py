@@ -117,9 +117,9 @@ class EpisodeReader(Iterable[Episode]):
         except (ValueError, OSError) as error:  # pyarrow's errors derive from these
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
         with file:
-            check_table_schema(file.schema_arrow, str(self.path))
+            check_table_schema(file.schema_arrow, str(self.path), named=True)
             for batch in file.iter_batches(self.batch_size, columns=table_schema().names):
-                for result in episodes_from_table(batch.replace_schema_metadata(file.schema_arrow.metadata)):
+                for result in episodes_from_table(batch):
                     yield (result, None) if isinstance(result, InvalidEpisodeError) else result
 
 

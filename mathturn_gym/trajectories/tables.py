@@ -124,12 +124,15 @@ def _check_storable(episode: Episode, record: dict[str, Any]) -> None:
             raise InvalidEpisodeError(f"{who}: a table holds Unicode texts only, got {text!r}") from None
 
 
-def check_table_schema(schema: Any, source: str) -> None:
-    """Raises `InvalidValueError` naming the column where `schema` is not the one of `table_schema`."""
+def check_table_schema(schema: Any, source: str, *, named: bool) -> None:
+    """Raises `InvalidValueError` naming the column where `schema` is not the one of `table_schema`.
+
+    With `named` the metadata must name it too; without, only another name or version is refused.
+    """
     expected = table_schema()
     metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
     found = metadata.get("schema"), metadata.get("schema_version")
-    if found != (SCHEMA, str(SCHEMA_VERSION)):
+    if found != (SCHEMA, str(SCHEMA_VERSION)) and (named or found != (None, None)):
         raise InvalidValueError(
             f"{source}: schema must be {SCHEMA!r} version {SCHEMA_VERSION}, got {found[0]!r} version {found[1]!r}"
         )
@@ -160,10 +163,14 @@ def _compatible(found: Any, expected: Any) -> bool:
 def episodes_from_table(table: Any) -> Iterator[Episode | InvalidEpisodeError]:
     """Every row of a table (or record batch) as an episode, or as the error that says what is wrong with it.
 
+    Args:
+        table: A `pyarrow.Table` or record batch; the table of a `datasets.Dataset` (`dataset.data.table`), which
+            has lost the schema's name, is taken by its columns.
+
     Raises:
         InvalidValueError: a table of another schema.
     """
-    check_table_schema(table.schema, "table")
+    check_table_schema(table.schema, "table", named=False)
     pa = require_pyarrow()
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
     for batch in batches:
