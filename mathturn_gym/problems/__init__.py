@@ -9,23 +9,34 @@ from typing import Final, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 from mathturn_gym.problems.base import SPLITS, FiniteSource, Generator, ProblemSource, split_of
+from mathturn_gym.problems.curriculum import Curriculum
+from mathturn_gym.problems.families import FAMILIES, FORMS, LEVELS, Family
 from mathturn_gym.problems.files import BadRow, JsonLines
 from mathturn_gym.problems.generators import Addition, GuessNumber, LinearEquation
+from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
 from mathturn_gym.types import Problem
 
 __all__ = [
+    "FAMILIES",
+    "FORMS",
+    "LEVELS",
     "NAMES",
     "SPLITS",
     "Addition",
     "BadRow",
+    "Curriculum",
+    "Family",
     "FiniteSource",
     "Generator",
     "GuessNumber",
     "JsonLines",
     "LinearEquation",
+    "Mixture",
     "ProblemSource",
     "ProblemsLike",
+    "filter_by_pass_rate",
     "load_problems",
+    "pass_rates",
     "split_of",
 ]
 
@@ -35,14 +46,17 @@ NAMES: Final = ("lins", "add1", "add2", "add3", "guess8")
 """Built-in sources by name; `NAME:SPLIT` chooses a split. `addN` and `guessN` take other numbers too."""
 
 _NAME: Final = re.compile(r"(?P<family>[a-z]+)(?P<number>\d*)(?::(?P<split>\w+))?")
+_FAMILY: Final = re.compile(r"(?P<family>[a-z-]+)(?:@(?P<level>\d+))?(?::(?P<split>\w+))?(?::(?P<form>\w+))?")
+_WEIGHTED: Final = re.compile(r"(?:(?P<weight>\d+(?:\.\d+)?)\*)?(?P<name>.+)")
 
 
 def load_problems(problems: ProblemsLike) -> ProblemSource:
     """The source behind what a user gives.
 
     Args:
-        problems: A name (`"lins"`, `"lins:test"`, `"add2"`, `"guess8"`), the path of a `.jsonl` file, a `Problem`,
-            a sequence of them, or a `ProblemSource`.
+        problems: A name (`"lins"`, `"lins:test"`, `"add2"`, `"guess8"`), a family (`"quadratic"`, `"quadratic@2"`,
+            `"quadratic@2:test:latex"`; `"families"` is all of them), a mixture of these (`"3*linear@1+primes"`), the path
+            of a file of problems, a `Problem`, a sequence of them, or a `ProblemSource`.
 
     Raises:
         InvalidValueError: unknown name (the nearest is suggested) or type.
@@ -70,6 +84,12 @@ def load_problems(problems: ProblemsLike) -> ProblemSource:
 
 
 def _by_name(name: str) -> ProblemSource:
+    if "+" in name:
+        parts = [_WEIGHTED.fullmatch(part.strip()) for part in name.split("+")]
+        found = [part for part in parts if part is not None]
+        if len(found) == len(parts):
+            weights = [float(part["weight"] or 1) for part in found]
+            return Mixture([load_problems(part["name"]) for part in found], weights, name)
     match = _NAME.fullmatch(name)
     if match is not None:
         family, number, split = match["family"], match["number"], match["split"] or "train"
@@ -79,4 +99,12 @@ def _by_name(name: str) -> ProblemSource:
             return Addition(int(number), split)
         if family == "guess" and number:
             return GuessNumber(int(number), split)
-    raise_unknown_name("problems", name, [*NAMES, *(f"{known}:test" for known in NAMES), "FILE.jsonl"])
+    match = _FAMILY.fullmatch(name)
+    if match is not None and match["family"] in (*FAMILIES, "families"):
+        level = None if match["level"] is None else int(match["level"])
+        place = level, match["split"] or "train", match["form"] or "plain"
+        if match["family"] != "families":
+            return Family(match["family"], *place)
+        return Mixture([Family(family, *place) for family in FAMILIES], name=name)
+    known = [*NAMES, *(f"{known}:test" for known in NAMES), *FAMILIES, "families", "FAMILY@LEVEL:SPLIT:FORM"]
+    raise_unknown_name("problems", name, [*known, "FILE.jsonl"])

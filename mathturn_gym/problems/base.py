@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -39,6 +39,20 @@ class ProblemSource(ABC):
             InvalidValueError: there is none.
         """
 
+    def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
+        """The part of this source that has this family and level (`reset(options={"family": …, "level": …})`).
+
+        Args:
+            family: A problem family, or None for any.
+            level: Its level, or None for any.
+
+        Raises:
+            InvalidValueError: the source has no such problems.
+        """
+        if family is None and level is None:
+            return self
+        raise InvalidValueError(f"source {self.name!r} has no families and levels to choose from")
+
 
 class FiniteSource(ProblemSource):
     """A list of problems; stream `seed` runs through shuffled copies of it, one after the other.
@@ -62,6 +76,7 @@ class FiniteSource(ProblemSource):
                 raise InvalidValueError(f"problems: id {problem.id!r} comes twice in source {name!r}")
             self._by_id[problem.id] = problem
         self._order: tuple[tuple[int, int], np.ndarray[tuple[int], np.dtype[np.int64]]] | None = None
+        self._parts: dict[tuple[str | None, str | None], FiniteSource] = {}
 
     def __len__(self) -> int:
         """Number of problems."""
@@ -88,6 +103,44 @@ class FiniteSource(ProblemSource):
                 f" ({', '.join(sample)} …)"
             )
         return self._by_id[problem_id]
+
+    def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
+        """The problems whose metadata have this family and level."""
+        if family is None and level is None:
+            return self
+        wanted = family, None if level is None else str(level)
+        if wanted not in self._parts:
+            self._parts[wanted] = FiniteSource(
+                [p for p in self.problems if _has(p, *wanted)] or self._none(*wanted), self.name
+            )
+        return self._parts[wanted]
+
+    def part(self, split: str) -> FiniteSource:
+        """The problems whose text falls into a split (80 % train, 10 % validation, 10 % test, by a stable hash).
+
+        Args:
+            split: "train", "validation", "test", or "all".
+
+        Raises:
+            InvalidValueError: unknown split, or no problem falls into it.
+        """
+        if split not in (*SPLITS, "all"):
+            raise_unknown_name("split", split, (*SPLITS, "all"))
+        if split == "all":
+            return self
+        return FiniteSource([p for p in self.problems if split_of(p.prompt) == split], f"{self.name}:{split}")
+
+    def _none(self, family: str | None, level: str | None) -> NoReturn:
+        known = sorted({(str(p.metadata.get("family", "-")), str(p.metadata.get("level", "-"))) for p in self.problems})
+        shown = ", ".join(f"{name} {at}" for name, at in known[:8])
+        raise InvalidValueError(
+            f"source {self.name!r} has no problem of family {family!r} and level {level!r}; it has (family, level): {shown}"
+        )
+
+
+def _has(problem: Problem, family: str | None, level: str | None) -> bool:
+    found = problem.metadata
+    return family in (None, found.get("family")) and (level is None or str(found.get("level")) == level)
 
 
 class Generator(ProblemSource):
@@ -141,6 +194,14 @@ class Generator(ProblemSource):
                 f"problem_id {problem_id!r} is not of source {self.name!r}, whose ids are '{self.name}/SEED/INDEX'"
             )
         return self.get(int(place[0]), int(place[1]))
+
+    def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
+        """This source itself, where it is the family; it has no levels."""
+        if family not in (None, self.family) or level is not None:
+            raise InvalidValueError(
+                f"source {self.name!r} has the family {self.family!r} without levels, got family {family!r}, level {level!r}"
+            )
+        return self
 
 
 def split_of(text: str) -> str:
