@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mathturn_gym.metrics import Report
+from mathturn_gym.metrics import MEANING, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["report_table"]
+__all__ = ["comparison_table", "report_table"]
 
 
 def report_table(report: Report, title: str = "Evaluation") -> Table:
@@ -48,3 +49,31 @@ def _caption(report: Report) -> str:
     stops = ", ".join(f"{name} {count}" for name, count in sorted(report.stop_reasons.items()))
     verdicts = ", ".join(f"{name} {count}" for name, count in sorted(report.verdicts.items()))
     return f"{report.episodes} episodes on {report.problems} problems; ended: {stops}; turns: {verdicts}"
+
+
+def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title: str) -> Table:
+    """Several reports side by side: one row per figure, one column per report.
+
+    Args:
+        reports: By the heading of their column.
+        names: The figures to show, in order.
+        title: Above the table.
+    """
+    from rich.table import Table
+
+    meanings = dict.fromkeys(_meaning(name) for name in names)
+    table = Table(title=title, caption="\n".join(meanings), title_justify="left", caption_justify="left")
+    table.add_column("figure", no_wrap=True)
+    for heading in reports:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name in names:
+        cells = (report.figures[name] for report in reports.values())
+        table.add_row(name, *("-" if f.value is None else _cell(f) for f in cells))
+    return table
+
+
+def _meaning(name: str) -> str:
+    """`acc@k: …`: what a figure is; `acc@3` is explained as `acc@k`."""
+    stem, at, _ = name.partition("@")
+    known = f"{stem}@k" if at else name
+    return f"{known}: {MEANING[known]}"

@@ -1,0 +1,50 @@
+"""`mathturn`: every command of the package, and how its errors are shown.
+
+Modules are loaded when a command runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from mathturn_gym.cli.demo import demo
+from mathturn_gym.cli.evaluate import evaluate
+from mathturn_gym.cli.info import info
+from mathturn_gym.cli.play import play
+from mathturn_gym.cli.train import train
+from mathturn_gym.cli.warmup import warmup
+from mathturn_gym.errors import MathTurnError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="mathturn",
+    help="Multi-turn mathematics reinforcement learning for language models.\n\n"
+    "New here? `mathturn demo` trains a small policy and shows what it learned; `mathturn play` lets you take its place.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(train)
+app.command("eval")(evaluate)
+app.command()(play)
+app.command()(info)
+app.command()(warmup)
+
+
+def main() -> None:
+    """Runs the command line; a user's mistake is one red line and exit code 2, Ctrl-C is exit code 130."""
+    console = Console(stderr=True)
+    try:
+        app()
+    except MathTurnError as error:
+        console.print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("interrupted; what was written so far is whole (--resume goes on from it)")
+        sys.exit(130)
