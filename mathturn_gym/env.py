@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from mathturn_gym.dialogue import Dialogue, Tokenizer
+from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, ArealDialogue
 from mathturn_gym.errors import (
     EpisodeStateError,
     InvalidActionError,
@@ -109,13 +110,14 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         problems: A name ("lins", "add1", "guess8", with ":test" and the like for a split), a `.jsonl` file in the
             schema of GSM8K or MATH, `Problem` objects, or a `ProblemSource`.
         tokenizer: "builtin", a folder or hub name, or a Hugging Face tokenizer with a chat template.
-        num_turns: Turns of an episode, >= 1.
+        num_turns: Turns of an episode, >= 1 (0 with feedback "areal-v0.3", which the original took).
         max_completion_tokens: The most ids of one action, >= 1.
         max_context_tokens: Budget for the whole context. An episode whose next feedback would leave no room for a
             single id ends truncated, without that feedback. None makes room for every turn at full length: 2,048 for
             the prompt, and per turn `max_completion_tokens` + 256 for feedback.
         stop_on_success: End at the first right answer.
-        feedback: "plain", "hint", "hint-flipped", or a callable `FeedbackContext -> str`.
+        feedback: "plain", "hint", "hint-flipped", "areal-v0.3" (the original agent's texts, ids and answers, see
+            `docs/areal.md`), or a callable `FeedbackContext -> str`.
         verifier: None for the built-in `Verifier()`, another `Verifier`, anything with `verify(response, gold)`, or a
             callable `(response, gold) -> Verdict | bool | float`.
         reward_scaling: See `rewards.turn_reward`.
@@ -154,14 +156,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise_unknown_name("render_mode", render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
-        self.num_turns = check_int("num_turns", num_turns, low=1)
+        as_areal = feedback == AREAL_FEEDBACK
+        self.num_turns = check_int("num_turns", num_turns, low=0 if as_areal else 1)
         self.max_completion_tokens = check_int("max_completion_tokens", max_completion_tokens, low=1)
         self.stop_on_success = _check_bool("stop_on_success", stop_on_success)
         self.gold_in_info = _check_bool("gold_in_info", gold_in_info)
         self.reward_scaling = check_float("reward_scaling", reward_scaling)
         self.reward_bias = check_float("reward_bias", reward_bias)
         self.source = load_problems(problems)
-        self.dialogue = Dialogue(tokenizer, system_prompt)
+        self.dialogue = (ArealDialogue if as_areal else Dialogue)(tokenizer, system_prompt)
         self.verifier = get_verifier(verifier)
         self._feedback = get_feedback(feedback)
         if max_context_tokens is None:
@@ -206,7 +209,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if seed is not None or self._stream is None:
             self._stream, self._next_index = self.np_random_seed % 2**32 if seed is None else seed, 0
         self._problem = self._choose(dict(options or {}))
-        prompt = self.dialogue.prompt_ids(self._problem.prompt)
+        prompt = self.dialogue.problem_ids(self._problem)
         if prompt.shape[0] > self.observation_space.max_length:
             length, self._problem = prompt.shape[0], None
             raise PromptTooLongError(
@@ -216,6 +219,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._turns, self._length, self._pending, self._ended = [], 0, None, False
         self._append(prompt)
         self._stop_reason = None if self._completion_budget() else StopReason.CONTEXT
+        if not self.num_turns:
+            self._stop_reason = StopReason.TURNS
         if self.render_mode == "human":
             self._print_new()
         return self._observation(), self._info(new_ids_start=0, feedback_start=0)
@@ -251,7 +256,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     # ---- one turn in two halves, so that a vector environment can verify a whole batch in between
 
     def begin_turn(self, action: Ids) -> str | None:
-        """Takes the action and returns the response to verify; None where the prompt left no room for a turn."""
+        """Takes the action and returns the response to verify; None where there is no turn to play (see `reset`)."""
         if self._problem is None:
             raise EpisodeStateError("step() before reset(): call reset() to begin an episode")
         if self._ended:
@@ -266,15 +271,16 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if self._stop_reason is not None:
             return None
         ids = action.astype(np.int64)
-        self._pending = ids, self.dialogue.text(ids)
+        self._pending = ids, self.dialogue.response(self._buffer[: self._length], ids)
         return self._pending[1]
 
     def finish_turn(self, verdict: Verdict | None) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
         """Rewards the turn that `begin_turn` began, answers it, and returns what `step` returns."""
         start = self._length
-        if verdict is None:  # the prompt left no room: nothing was played
+        if verdict is None:  # the prompt left no room, or there are no turns: nothing was played
             self._ended = True
-            return self._observation(), 0.0, False, True, self._info(start, start)
+            terminated = self._stop_reason is StopReason.TURNS
+            return self._observation(), 0.0, terminated, not terminated, self._info(start, start)
         if self._pending is None:
             raise EpisodeStateError("finish_turn() without begin_turn(): there is no turn to finish")
         (action, response), self._pending = self._pending, None
@@ -371,8 +377,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """Raises where none of the first problems fits: the budget is a mistake, not one long problem."""
         finite = self.source if isinstance(self.source, FiniteSource) else None
         count = min(_PROBED, len(finite)) if finite else 1
-        texts = [(finite[i] if finite else self.source.get(0, i)).prompt for i in range(count)]
-        shortest = min(self.dialogue.prompt_ids(text).shape[0] for text in texts)
+        problems = [finite[i] if finite else self.source.get(0, i) for i in range(count)]
+        shortest = min(self.dialogue.problem_ids(problem).shape[0] for problem in problems)
         if shortest + 1 > self.max_context_tokens:
             raise InvalidValueError(
                 f"max_context_tokens must hold a prompt and one id of an answer, got {self.max_context_tokens}: the"

@@ -48,6 +48,11 @@ def plain(context: FeedbackContext) -> str:
     return RIGHT_TEXT if context.verdict.correct else WRONG_TEXT
 
 
+def areal(context: FeedbackContext) -> str:
+    """The original agent's choice between its two sentences: any score above 0 is congratulated."""
+    return RIGHT_TEXT if context.verdict.value else WRONG_TEXT
+
+
 def hint(context: FeedbackContext) -> str:
     """`plain`, and after a wrong answer the problem's next hint (its last one again when they run out)."""
     return _with_hint(context, context.problem.hints)
@@ -64,7 +69,12 @@ def _with_hint(context: FeedbackContext, hints: tuple[str, ...]) -> str:
     return f"{WRONG_TEXT} Hint: {hints[min(context.turn, len(hints) - 1)]}"
 
 
-FEEDBACK: Final[dict[str, Feedback]] = {"plain": plain, "hint": hint, "hint-flipped": hint_flipped}
+FEEDBACK: Final[dict[str, Feedback]] = {
+    "areal-v0.3": areal,  # in the environment this name also chooses the original's ids (`dialogue_areal`)
+    "hint": hint,
+    "hint-flipped": hint_flipped,
+    "plain": plain,
+}
 
 
 def get_feedback(feedback: str | Feedback) -> Feedback:

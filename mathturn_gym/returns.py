@@ -67,7 +67,7 @@ def returns_to_go(rewards_K: npt.ArrayLike, discount: float) -> npt.NDArray[np.f
     if rewards.ndim != 1 or not np.all(np.isfinite(rewards)):
         raise InvalidValueError(f"rewards_K must be a 1-D array of finite numbers, got {rewards.tolist()!r}")
     gamma = check_float("discount", discount, low=0.0, high=1.0)
-    result: npt.NDArray[np.float32] = _accumulate(rewards[None, :], gamma)[0].astype(np.float32)
+    result: npt.NDArray[np.float32] = discounted_sums(rewards[None, :], gamma)[0].astype(np.float32)
     return result
 
 
@@ -179,10 +179,10 @@ def episode_returns(episodes: Sequence[Episode], discount: float | None) -> npt.
         discount: Recomputed with it; None keeps `Episode.returns`, and uses 1 where an episode has none.
     """
     gamma = 1.0 if discount is None else check_float("discount", discount, low=0.0, high=1.0)
-    table = _Table.of(episodes, gamma)
-    flat = table.returns[table.reached].astype(np.float32)
+    rewards, reached = _rectangle(episodes)
+    flat: npt.NDArray[np.float32] = _accumulate(rewards, gamma)[reached].astype(np.float32)
     if discount is None:
-        ends = np.cumsum(table.reached.sum(1))
+        ends = np.cumsum(reached.sum(1))
         for episode, end in zip(episodes, ends.tolist(), strict=True):
             if episode.returns is not None:
                 flat[end - episode.num_turns : end] = episode.returns
@@ -203,20 +203,16 @@ class _Table:
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], discount: float) -> _Table:
-        turns_E = np.fromiter((len(episode.rewards) for episode in episodes), np.int64, len(episodes))
-        reached = np.arange(int(turns_E.max(initial=0)))[None, :] < turns_E[:, None]
-        rewards = np.zeros(reached.shape)
+        rewards, reached = _rectangle(episodes)
+        spans = np.concatenate([episode.turn_spans for episode in episodes])
         spoken = np.zeros(reached.shape, np.bool_)
-        if len(episodes):
-            rewards[reached] = np.concatenate([episode.rewards for episode in episodes])
-            spans = np.concatenate([episode.turn_spans for episode in episodes])
-            spoken[reached] = spans[:, 1] > spans[:, 0]
-        returns = _accumulate(rewards, discount)
+        spoken[reached] = spans[:, 1] > spans[:, 0]
+        returns = discounted_sums(rewards, discount)
         return cls(rewards, returns, reached, spoken, group_index(episodes), discount, episodes)
 
     def group_sum(self, matrix: _Matrix) -> _Matrix:
         """Each row replaced by the sum over its group's rows."""
-        sums = np.zeros((int(self.groups.max(initial=-1)) + 1, *matrix.shape[1:]))
+        sums = np.zeros((int(self.groups.max()) + 1, *matrix.shape[1:]))
         np.add.at(sums, self.groups, matrix)
         return sums[self.groups]
 
@@ -235,6 +231,15 @@ class _Table:
                 f"estimator {estimator!r} needs groups of at least 2 episodes, but episode {one.index} on "
                 f"{one.problem_id!r} (group {one.group!r}) is alone: sample more per problem, or use 'turn_rloo'"
             )
+
+
+def _rectangle(episodes: Sequence[Episode]) -> tuple[_Matrix, npt.NDArray[np.bool_]]:
+    """Rewards as (E, K), 0 where a turn was not reached, and where turns were reached."""
+    turns_E = np.array([len(episode.rewards) for episode in episodes], np.int64)
+    reached = np.arange(int(turns_E.max()))[None, :] < turns_E[:, None]
+    rewards = np.zeros(reached.shape)
+    rewards[reached] = np.concatenate([episode.rewards for episode in episodes])
+    return rewards, reached
 
 
 def _turn_rloo(table: _Table) -> _Matrix:
@@ -277,7 +282,7 @@ def _turn_mean(table: _Table) -> _Matrix:
     table.check_groups("turn_mean")
     reached = table.group_sum(table.reached.astype(np.float64))
     centred = table.rewards - table.group_sum(table.rewards) / np.maximum(reached, 1)
-    return _accumulate(np.where(table.reached, centred, 0.0), table.discount)
+    return discounted_sums(np.where(table.reached, centred, 0.0), table.discount)
 
 
 _TABLE_ESTIMATORS: Final[dict[str, Callable[..., _Matrix]]] = {
@@ -293,7 +298,7 @@ _TABLE_ESTIMATORS: Final[dict[str, Callable[..., _Matrix]]] = {
 
 def _gae(table: _Table, values_EK1: _Matrix, gae_lambda: float) -> _Matrix:
     deltas = table.rewards + table.discount * values_EK1[:, 1:] - values_EK1[:, :-1]
-    return _accumulate(np.where(table.reached, deltas, 0.0), table.discount * gae_lambda)
+    return discounted_sums(np.where(table.reached, deltas, 0.0), table.discount * gae_lambda)
 
 
 def _value_table(episodes: Sequence[Episode], values: Sequence[npt.ArrayLike], turns: int) -> _Matrix:
@@ -316,7 +321,7 @@ def _value_table(episodes: Sequence[Episode], values: Sequence[npt.ArrayLike], t
     return table
 
 
-def _accumulate(rewards_EK: _Matrix, discount: float) -> _Matrix:
+def discounted_sums(rewards_EK: _Matrix, discount: float) -> _Matrix:
     """Discounted sums from each column to the last, row by row."""
     result = np.array(rewards_EK, dtype=np.float64)
     for k in range(result.shape[1] - 2, -1, -1):

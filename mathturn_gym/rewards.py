@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from mathturn_gym.errors import check_float
 
-__all__ = ["turn_reward"]
+__all__ = ["affine_reward", "turn_reward"]
+
+
+def affine_reward(score: float, bias: float, scaling: float) -> float:
+    """`((score - 0.5) * 2 - bias) * scaling` of whatever it is given: `turn_reward` without its checks."""
+    return ((score - 0.5) * 2 - bias) * scaling
 
 
 def turn_reward(score: float, *, bias: float = 0.0, scaling: float = 1.0) -> float:
@@ -24,4 +29,4 @@ def turn_reward(score: float, *, bias: float = 0.0, scaling: float = 1.0) -> flo
     (1.0, -1.0, 2.5)
     """
     check_float("score", score, low=0.0, high=1.0)
-    return ((score - 0.5) * 2 - check_float("reward_bias", bias)) * check_float("reward_scaling", scaling)
+    return affine_reward(score, check_float("reward_bias", bias), check_float("reward_scaling", scaling))

@@ -23,7 +23,7 @@ from mathturn_gym.problems.base import FiniteSource
 from mathturn_gym.types import Problem
 from mathturn_gym.verifier.extract import extract
 
-__all__ = ["BadRow", "JsonLines"]
+__all__ = ["BadRow", "JsonLines", "RowError", "text_field"]
 
 _LOG = logging.getLogger(__name__)
 _GSM8K_ANSWER: Final = re.compile(r"####\s*(\S[^\n]*?)\s*$")
@@ -60,6 +60,8 @@ class JsonLines(FiniteSource):
         ProblemFileError: the file cannot be read, holds no problem, or a row is broken (file, line, field).
     """
 
+    schemas = _KNOWN
+
     def __init__(self, path: str | Path, *, skip_bad_rows: bool = False, name: str | None = None) -> None:
         self.path = Path(path)
         self.skipped: list[BadRow] = []
@@ -67,14 +69,22 @@ class JsonLines(FiniteSource):
         problems = []
         for line, row in self._rows(skip_bad_rows):
             try:
-                problems.append(_problem(row, f"{stem}/{line}"))
-            except _RowError as error:
+                problems.append(self.to_problem(row, f"{stem}/{line}"))
+            except RowError as error:
                 self._bad(BadRow(line, error.field, error.reason), skip_bad_rows)
         if self.skipped:
             _LOG.warning("%s", self.skipped_report())
         if not problems:
-            raise ProblemFileError(f"{self.path}: no usable problem; known schemas: {_KNOWN}")
+            raise ProblemFileError(f"{self.path}: no usable problem; known schemas: {self.schemas}")
         super().__init__(problems, stem)
+
+    def to_problem(self, row: Mapping[str, Any], problem_id: str) -> Problem:
+        """One row as a problem; a subclass for another schema replaces this (and `schemas`).
+
+        Raises:
+            RowError: a field is unusable.
+        """
+        return _problem(row, problem_id)
 
     def skipped_report(self) -> str:
         """One line: how many rows were left out, and which."""
@@ -111,8 +121,8 @@ class JsonLines(FiniteSource):
         self.skipped.append(bad)
 
 
-class _RowError(Exception):
-    """A field of a row is unusable."""
+class RowError(Exception):
+    """A field of a row is unusable (`JsonLines` makes it a `ProblemFileError` or leaves the row out)."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(field, reason)
@@ -126,32 +136,33 @@ def _refuse_constant(name: str) -> None:
 def _problem(row: Mapping[str, Any], problem_id: str) -> Problem:
     """One row as a problem, whichever known schema it has."""
     if "question" in row and "problem" not in row:
-        prompt, gold, used = _text(row, "question"), _gsm8k_gold(_text(row, "answer")), {"question", "answer"}
+        prompt, gold, used = text_field(row, "question"), _gsm8k_gold(text_field(row, "answer")), {"question", "answer"}
     elif "problem" in row:
-        prompt, gold, used = _text(row, "problem"), _math_gold(row), {"problem", "answer", "solution", "question"}
+        prompt, gold, used = text_field(row, "problem"), _math_gold(row), {"problem", "answer", "solution", "question"}
     else:
         columns = ", ".join(map(repr, list(row)[:8])) or "none"
-        raise _RowError("", f"has no known schema; fields found: {columns}; known: {_KNOWN}")
+        raise RowError("", f"has no known schema; fields found: {columns}; known: {_KNOWN}")
     metadata = {key: value for key, value in row.items() if key not in used}
     try:
         return Problem(problem_id, prompt, gold, metadata=metadata)
     except InvalidValueError as error:
-        raise _RowError("", str(error)) from error
+        raise RowError("", str(error)) from error
 
 
-def _text(row: Mapping[str, Any], field: str) -> str:
+def text_field(row: Mapping[str, Any], field: str) -> str:
+    """A row's non-empty text, or a `RowError` that says what is wrong with it."""
     if field not in row:
-        raise _RowError(field, "is missing")
+        raise RowError(field, "is missing")
     value = row[field]
     if not isinstance(value, str) or not value.strip():
-        raise _RowError(field, f"must be a non-empty text, got {value!r}")
+        raise RowError(field, f"must be a non-empty text, got {value!r}")
     return value
 
 
 def _gsm8k_gold(answer: str) -> str:
     match = _GSM8K_ANSWER.search(answer)
     if match is None:
-        raise _RowError("answer", f"must end in '#### n', got {answer[-40:]!r}")
+        raise RowError("answer", f"must end in '#### n', got {answer[-40:]!r}")
     return match.group(1)
 
 
@@ -160,11 +171,11 @@ def _math_gold(row: Mapping[str, Any]) -> str:
     answer = row.get("answer")
     if isinstance(answer, (int, float)) and not isinstance(answer, bool):
         if not math.isfinite(answer):
-            raise _RowError("answer", f"must be finite, got {answer!r}")
+            raise RowError("answer", f"must be finite, got {answer!r}")
         return str(int(answer)) if float(answer).is_integer() else repr(answer)
     if "answer" in row:
-        return _text(row, "answer")
-    found = extract(_text(row, "solution"))
+        return text_field(row, "answer")
+    found = extract(text_field(row, "solution"))
     if found is None or found.how != "boxed":
-        raise _RowError("solution", "has no \\boxed{} answer, and there is no field 'answer'")
+        raise RowError("solution", "has no \\boxed{} answer, and there is no field 'answer'")
     return found.text
