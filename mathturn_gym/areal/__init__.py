@@ -1,0 +1,92 @@
+"""The protocol and formats of AReaL's `MathMultiTurnAgent` (v0.3 to v0.5), reproduced and repaired.
+
+    obs_queue ◄─ (qid, token_ids, gconfig) ─ MathMultiTurnAgent ─ env.step((qid, answers)) ─► success
+    act_queue ─► BundledGenerationOutputs ─►        │
+                                                    └─► [SequenceSample], logs
+
+`compat=True` gives what the original gave, to the bit; `compat=False` the same interface with its defects fixed
+(`docs/areal.md` has the list). `AgentWorker` runs many agents at once against any policy of this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mathturn_gym.areal.agent import MathMultiTurnAgent
+    from mathturn_gym.areal.dataset import ArealProblems
+    from mathturn_gym.areal.environment import MathCodeSingleStepEnv
+    from mathturn_gym.areal.episodes import to_episode, to_sequence_sample
+    from mathturn_gym.areal.logs import TrajectoryLog
+    from mathturn_gym.areal.protocol import (
+        BundledGenerationOutputs,
+        EnvironmentService,
+        GenerationHyperparameters,
+        MicroBatchSpec,
+        ReplyError,
+        make_agent,
+        make_env,
+        register_agent,
+        register_environment,
+    )
+    from mathturn_gym.areal.sample import SequenceSample, ValidationError
+    from mathturn_gym.areal.worker import AgentWorker, Job, Outcome
+
+_HOME: Final = {
+    "AgentWorker": "worker",
+    "ArealProblems": "dataset",
+    "BundledGenerationOutputs": "protocol",
+    "EnvironmentService": "protocol",
+    "GenerationHyperparameters": "protocol",
+    "Job": "worker",
+    "MathCodeSingleStepEnv": "environment",
+    "MathMultiTurnAgent": "agent",
+    "MicroBatchSpec": "protocol",
+    "Outcome": "worker",
+    "ReplyError": "protocol",
+    "SequenceSample": "sample",
+    "TrajectoryLog": "logs",
+    "ValidationError": "sample",
+    "make_agent": "protocol",
+    "make_env": "protocol",
+    "register_agent": "protocol",
+    "register_environment": "protocol",
+    "to_episode": "episodes",
+    "to_sequence_sample": "episodes",
+}
+
+__all__ = [
+    "AgentWorker",
+    "ArealProblems",
+    "BundledGenerationOutputs",
+    "EnvironmentService",
+    "GenerationHyperparameters",
+    "Job",
+    "MathCodeSingleStepEnv",
+    "MathMultiTurnAgent",
+    "MicroBatchSpec",
+    "Outcome",
+    "ReplyError",
+    "SequenceSample",
+    "TrajectoryLog",
+    "ValidationError",
+    "make_agent",
+    "make_env",
+    "register_agent",
+    "register_environment",
+    "to_episode",
+    "to_sequence_sample",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name's module when the name is first asked for (most of them need torch)."""
+    if name in _HOME:
+        return getattr(import_module(f"mathturn_gym.areal.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'mathturn_gym.areal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

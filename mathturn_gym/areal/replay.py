@@ -1,0 +1,386 @@
+"""Plays recordings of the original agent again and compares everything: `python -m mathturn_gym.areal.replay PATH …`.
+
+A recording is one JSON object: `inputs` (tokenizer, arguments, completions, verdicts) and `outputs` (observations,
+calls of the environment, exceptions, samples, log files). `replay` plays the inputs with `MathMultiTurnAgent(compat=
+True)`, `replay_env` with the environment (`feedback="areal-v0.3"`) and `ReturnsWrapper`; both list what differs.
+`record` makes a recording of one's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from mathturn_gym.areal.agent import MathMultiTurnAgent
+from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
+from mathturn_gym.areal.sample import SequenceSample
+from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, PROMPT_IDS
+from mathturn_gym.types import Completion, Episode, Problem
+
+__all__ = ["SCHEMA", "collect_episodes", "main", "record", "replay", "replay_env"]
+
+SCHEMA: Final = "areal-math-multi-turn-oracle/1"
+Recording = Mapping[str, Any]
+Tokenizers = Callable[[str], Any]
+
+
+def replay(recording: Recording, tokenizers: Tokenizers) -> list[str]:
+    """Plays a recording's inputs with the agent; returns what differs from its outputs, [] where nothing does.
+
+    Args:
+        recording: As `json.load` gives it.
+        tokenizers: From a tokenizer's name to what `load_tokenizer` takes.
+    """
+    made = _play(recording["inputs"], tokenizers, recording["outputs"]["episodes"])
+    differences: list[str] = []
+    for k, (ours, theirs) in enumerate(zip(made["episodes"], recording["outputs"]["episodes"], strict=True)):
+        differences += _differences(f"episodes[{k}]", ours, _comparable(theirs))
+    for name in ("log_files", "files_outside_log_root"):
+        if name in recording["outputs"]:
+            differences += _differences(name, made[name], recording["outputs"][name])
+    return differences
+
+
+def record(inputs: Mapping[str, Any], tokenizers: Tokenizers, name: str, note: str = "") -> dict[str, Any]:
+    """A recording of what our agent makes of some inputs (every turn needs its `success`, or `raise`)."""
+    verdicts = [
+        {"env_calls": [_env_call(turn) for turn in episode["turns"]], "exception": None}
+        for episode in inputs["episodes"]
+    ]
+    outputs = _play(inputs, tokenizers, verdicts)
+    return {"schema": SCHEMA, "name": name, "note": note, "inputs": dict(inputs), "outputs": outputs}
+
+
+def _env_call(turn: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: turn[key] for key in ("success", "raise") if key in turn}
+
+
+# ---- the agent
+
+
+def _play(inputs: Mapping[str, Any], tokenizers: Tokenizers, verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Runs the agent on all episodes of a recording's inputs, and reads what it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "below" / "logs"  # a query id may climb out of it
+        root.mkdir(parents=True)
+        now = {"time": 0.0}
+        agent = MathMultiTurnAgent(
+            GenerationHyperparameters(**inputs["gconfig"]),
+            tokenizers(inputs["tokenizer"]),
+            str(root),
+            **inputs["agent_config"],
+            clock=lambda: now["time"],
+        )
+        plays = [_Play(agent, *pair, now) for pair in zip(inputs["episodes"], verdicts, strict=True)]
+        asyncio.run(_run_all(plays, concurrent=inputs["schedule"] == "concurrent"))
+        files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+        return {
+            "episodes": [play.outputs for play in plays],
+            "log_files": {
+                str(path.relative_to(root)): path.read_bytes().decode() for path in files if path.is_relative_to(root)
+            },
+            "files_outside_log_root": [path.name for path in files if not path.is_relative_to(root)],
+        }
+
+
+async def _run_all(plays: Sequence[_Play], concurrent: bool) -> None:
+    if concurrent:
+        await asyncio.gather(*(play.run() for play in plays))
+        return
+    for play in plays:
+        await play.run()
+
+
+class _Play(EnvironmentService):
+    """One episode: its prompt, its policy (both queues) and its environment, all from the recording."""
+
+    def __init__(
+        self,
+        agent: MathMultiTurnAgent,
+        inputs: Mapping[str, Any],
+        verdicts: Mapping[str, Any],
+        now: dict[str, float],
+    ) -> None:
+        self._agent, self._inputs, self._verdicts, self._now = agent, inputs, verdicts, now
+        self._asked = 0
+        self.outputs: dict[str, Any] = {"obs": [], "env_calls": [], "exception": None, "samples": None}
+
+    async def run(self) -> None:
+        """Collects the trajectory; keeps what came of it."""
+        prompt = _prompt(self._inputs)
+        self._now["time"] = self._inputs["now_timestamp"]
+        try:
+            samples = await self._agent.collect_trajectory(prompt, self, self, self)
+        except Exception as error:
+            message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+            self.outputs["exception"] = {"type": type(error).__name__, "message": message}
+        else:
+            self.outputs["samples"] = [_described(sample) for sample in samples]
+
+    async def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[None, dict[str, Any]]:
+        """Sets the clock to this episode's time: agents read it right after."""
+        self._now["time"] = self._inputs["now_timestamp"]
+        return None, {}
+
+    async def step(self, action: tuple[str, list[str]]) -> tuple[None, list[float], bool, bool, dict[str, Any]]:
+        """Gives the recorded verdict, or raises the recorded exception."""
+        qid, answers = action
+        known = self._verdicts["env_calls"][len(self.outputs["env_calls"])]
+        call = {"qid": qid, "answers": list(answers), **{k: v for k, v in known.items() if k in ("success", "raise")}}
+        self.outputs["env_calls"].append(call)
+        await asyncio.sleep(0)
+        if "raise" in known:
+            raise _exception(known["raise"], self._verdicts["exception"])
+        return None, known["success"], True, False, {}
+
+    async def put(self, item: Any) -> None:
+        """Takes an observation."""
+        qid, token_ids, gconfig = item
+        self.outputs["obs"].append({"qid": qid, "token_ids": list(token_ids), "gconfig": dataclasses.asdict(gconfig)})
+        await asyncio.sleep(0)
+
+    async def get(self) -> BundledGenerationOutputs:
+        """Replies with what it was given and the recorded completion."""
+        turn = self._inputs["turns"][self._asked]
+        context = self.outputs["obs"][self._asked]["token_ids"]
+        self._asked += 1
+        await asyncio.sleep(0)
+        return BundledGenerationOutputs(
+            qid=self._inputs["qid"],
+            prompt_ids=context,
+            seqs=[context + turn["completion_ids"]],
+            logprobs=[[0.0] * (len(context) - 1) + turn["completion_logprobs"]],
+            no_eos=[turn["no_eos"]],
+            version_start=[turn["version_start"]],
+            version_end=[turn["version_end"]],
+        )
+
+
+def _prompt(episode: Mapping[str, Any]) -> SequenceSample:
+    values = {"packed_prompts": episode["prompt_token_ids"]}
+    if episode.get("task_ids") is not None:
+        values["task_ids"] = episode["task_ids"]
+    return SequenceSample(
+        keys=values,
+        ids=[episode["qid"]],
+        dtypes=dict.fromkeys(values, torch.int64),
+        trailing_shapes=dict.fromkeys(values, ()),
+        seqlens={key: [[len(value)]] for key, value in values.items()},
+        data={key: torch.tensor(value) for key, value in values.items()},
+    )
+
+
+def _exception(raised: Any, known: Mapping[str, str] | None) -> Exception:
+    """The exception that the recorded environment raised: of a built-in type, or of one made for its name."""
+    if not isinstance(raised, Mapping):
+        raised = known or {"type": str(raised).partition(":")[0].partition("(")[0], "message": str(raised)}
+    kind = getattr(builtins, raised["type"], None) or type(raised["type"], (Exception,), {})
+    error = kind(raised.get("message", ""))
+    assert isinstance(error, Exception)
+    return error
+
+
+# ---- comparing
+
+
+def _described(sample: SequenceSample) -> dict[str, Any]:
+    """A sample as recordings have it."""
+    data = sample.data or {}
+    return {
+        "ids": sample.ids,
+        "keys": sorted(sample.keys),
+        "dtypes": {key: str(dtype) for key, dtype in sample.dtypes.items()},
+        "trailing_shapes": {key: list(shape or ()) for key, shape in sample.trailing_shapes.items()},
+        "seqlens": sample.seqlens,
+        "data": {key: None if value is None else value.tolist() for key, value in data.items()},
+        "tensor_dtypes": {key: str(value.dtype) for key, value in data.items() if value is not None},
+        "tensor_shapes": {key: list(value.shape) for key, value in data.items() if value is not None},
+        "metadata": sample.metadata,
+    }
+
+
+def _comparable(episode: Mapping[str, Any]) -> dict[str, Any]:
+    """An episode's outputs, without the message of a ValidationError (it has the validating library's version)."""
+    kept = {key: episode[key] for key in ("obs", "env_calls", "exception", "samples")}
+    if kept["exception"] is not None and kept["exception"]["type"] == "ValidationError":
+        kept["exception"] = {"type": "ValidationError"}
+    return kept
+
+
+def _differences(place: str, ours: Any, theirs: Any) -> list[str]:
+    """Where two trees of JSON types differ; numbers are compared with ==, and True is not 1."""
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        keys = [*theirs, *(key for key in ours if key not in theirs and not place.endswith(".exception"))]
+        found = []
+        for key in keys:
+            if key in theirs and key in ours:
+                found += _differences(f"{place}.{key}", ours[key], theirs[key])
+            else:
+                found.append(f"{place}.{key}: only {'ours' if key in ours else 'theirs'} has it")
+        return found
+    if isinstance(theirs, list) and isinstance(ours, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [line for k, pair in pairs if pair[0] is not pair[1] for line in _differences(f"{place}[{k}]", *pair)]
+    if ours == theirs and isinstance(ours, bool) == isinstance(theirs, bool):
+        return []
+    return [f"{place}: ours {_short(ours)}, theirs {_short(theirs)}"]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+# ---- the front door
+
+
+def collect_episodes(inputs: Mapping[str, Any], tokenizers: Tokenizers, calls: Sequence[Any]) -> list[Episode]:
+    """Plays a recording's inputs in `MathMultiTurn-v0` with the original's feedback, and returns the episodes.
+
+    Args:
+        inputs: Of a recording.
+        tokenizers: From a tokenizer's name to what `load_tokenizer` takes.
+        calls: Per episode its `env_calls`, which have the verdicts.
+    """
+    config = dict(inputs["agent_config"])
+    discount = config.pop("turn_level_discount", 1.0)
+    episodes = []
+    for episode, env_calls in zip(inputs["episodes"], calls, strict=True):
+        verdicts = iter([call["success"][0] for call in env_calls])
+        env = _front_door(inputs, tokenizers, config, discount, episode, verdicts)
+        env.reset(seed=0)
+        completions = [_completion(turn) for turn in episode["turns"]] or [Completion(np.zeros(0, np.int64))]
+        for completion in completions:
+            *_, info = env.step(completion)
+        episodes.append(info["episode"])
+        env.close()
+    return episodes
+
+
+def _front_door(
+    inputs: Mapping[str, Any], tokenizers: Tokenizers, config: Any, discount: float, episode: Any, verdicts: Any
+) -> Any:
+    import gymnasium as gym
+
+    import mathturn_gym  # noqa: F401 - registers the environments
+    from mathturn_gym.wrappers import ReturnsWrapper
+
+    problem = Problem(
+        str(episode["qid"]), "as ids in the metadata", "none", metadata={PROMPT_IDS: episode["prompt_token_ids"]}
+    )
+    env = gym.make(
+        "MathMultiTurn-v0",
+        problems=problem,
+        tokenizer=tokenizers(inputs["tokenizer"]),
+        feedback=AREAL_FEEDBACK,
+        verifier=lambda response, gold: next(verdicts),
+        max_completion_tokens=inputs["gconfig"].get("max_new_tokens", 16384),
+        **config,
+    )
+    return ReturnsWrapper(env, discount=discount)
+
+
+def _completion(turn: Mapping[str, Any]) -> Completion:
+    return Completion(
+        np.array(turn["completion_ids"], np.int64),
+        np.array(turn["completion_logprobs"], np.float32),
+        truncated=turn["no_eos"],
+        version_start=turn["version_start"],
+        version_end=turn["version_end"],
+    )
+
+
+def replay_env(recording: Recording, tokenizers: Tokenizers) -> list[str]:
+    """Plays a recording's inputs in the environment; returns what differs, [] where nothing does.
+
+    Compared are ids, masks, log-probs, cut-off turns, first versions and returns with the recorded sample, rewards
+    with the formula's value for the recorded verdicts, and the ids before each turn with the recorded observations.
+    Episodes that ended in an exception have no sample to compare with, and are left out.
+    """
+    from mathturn_gym.areal.episodes import to_sequence_sample
+
+    inputs = recording["inputs"]
+    pairs = [
+        (one, outputs)
+        for one, outputs in zip(inputs["episodes"], recording["outputs"]["episodes"], strict=True)
+        if outputs["exception"] is None
+    ]
+    episodes = collect_episodes(
+        {**inputs, "episodes": [one for one, _ in pairs]}, tokenizers, [outputs["env_calls"] for _, outputs in pairs]
+    )
+    differences: list[str] = []
+    compared = ("ids", "prompt_mask", "packed_input_ids", "packed_logprobs", "rewards", "seq_no_eos_mask")
+    for k, (episode, (_, outputs)) in enumerate(zip(episodes, pairs, strict=True)):
+        place = f"episodes[{k}]"
+        contexts = [turn.context.tolist() for turn in episode.turns]
+        differences += _differences(f"{place}.obs", contexts, [one["token_ids"] for one in outputs["obs"]])
+        config = inputs["agent_config"]
+        formula = [_formula(call["success"][0], config) for call in outputs["env_calls"]]
+        differences += _differences(f"{place}.raw_rewards", episode.rewards.tolist(), formula)
+        for theirs in outputs["samples"]:
+            ours = _described(to_sequence_sample(episode))
+            for key in (*compared[1:], "packed_prompts", "version_start"):
+                differences += _differences(f"{place}.data.{key}", ours["data"][key], theirs["data"][key])
+                differences += _differences(f"{place}.seqlens.{key}", ours["seqlens"][key], theirs["seqlens"][key])
+    return differences
+
+
+def _formula(score: float, config: Mapping[str, float]) -> float:
+    return ((float(score) - 0.5) * 2 - config.get("reward_bias", 0.0)) * config.get("reward_scaling", 1.0)
+
+
+# ---- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replays every recording under the given files and folders; prints a line for each and the sum.
+
+    A recording's tokenizer is looked up in `../tokenizers` beside its folder. Returns 0 where all agree.
+    """
+    paths = sys.argv[1:] if arguments is None else arguments
+    files = [file for path in paths for file in _files(Path(path))]
+    agreed = 0
+    for file in files:
+        recording = json.loads(file.read_text(encoding="utf-8"))
+        differences = [
+            *(f"agent: {line}" for line in replay(recording, tokenizers_beside(file))),
+            *(f"environment: {line}" for line in replay_env(recording, tokenizers_beside(file))),
+        ]
+        agreed += not differences
+        sys.stdout.write(f"{'ok  ' if not differences else 'FAIL'} {file}\n")
+        for line in differences[:10]:
+            sys.stdout.write(f"       {line}\n")
+    sys.stdout.write(f"{agreed} of {len(files)} recordings agree\n")
+    return 0 if files and agreed == len(files) else 1
+
+
+def tokenizers_beside(file: Path) -> Tokenizers:
+    """Finds the tokenizers of a recording: `../tokenizers/NAME`, and "builtin"."""
+    return lambda name: name if name == "builtin" else str(file.resolve().parent.parent / "tokenizers" / name)
+
+
+def _files(path: Path) -> Iterable[Path]:
+    """The recordings at or below a path: the JSON files that say so."""
+    candidates = [path] if path.is_file() else sorted(path.rglob("*.json"))
+    return [one for one in candidates if "tokenizers" not in one.parts and _is_recording(one)]
+
+
+def _is_recording(path: Path) -> bool:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return isinstance(content, dict) and content.get("schema") == SCHEMA and "inputs" in content
+
+
+if __name__ == "__main__":
+    sys.exit(main())
