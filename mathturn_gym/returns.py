@@ -180,7 +180,7 @@ def episode_returns(episodes: Sequence[Episode], discount: float | None) -> npt.
     """
     gamma = 1.0 if discount is None else check_float("discount", discount, low=0.0, high=1.0)
     rewards, reached = _rectangle(episodes)
-    flat: npt.NDArray[np.float32] = _accumulate(rewards, gamma)[reached].astype(np.float32)
+    flat: npt.NDArray[np.float32] = discounted_sums(rewards, gamma)[reached].astype(np.float32)
     if discount is None:
         ends = np.cumsum(reached.sum(1))
         for episode, end in zip(episodes, ends.tolist(), strict=True):
