@@ -32,8 +32,11 @@ class ReinforceConfig:
         seed: Determines problems, samples and minibatches.
         episodes: Episodes to train on in all; rounded up to whole iterations.
         batch_episodes: Episodes per iteration, each on a problem of its own.
-        minibatches: Gradient steps per iteration; each episode is in one of them.
+        minibatches: Parts that a batch is split into, each of which is one gradient step.
+        epochs: Passes over a batch, each split anew.
         learning_rate: AdamW's.
+        warmup_iterations: Iterations over which the learning rate rises from near zero: AdamW's first steps are as long
+            as its later ones, with nothing known yet of the gradients' sizes, and cost accuracy.
         final_learning_rate: Reached linearly at the end of the run; None keeps it constant.
         weight_decay: AdamW's.
         adam_beta2: AdamW's decay of squared gradients.
@@ -68,7 +71,9 @@ class ReinforceConfig:
     episodes: int = 15_000
     batch_episodes: int = 128
     minibatches: int = 4
+    epochs: int = 1
     learning_rate: float = 1e-3
+    warmup_iterations: int = 10
     final_learning_rate: float | None = None
     weight_decay: float = 0.0
     adam_beta2: float = 0.95
@@ -89,9 +94,17 @@ class ReinforceConfig:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidValueError(f"{name} must be a non-empty text, got {value!r}")
-        for name in ("threads", "episodes", "batch_episodes", "minibatches", "num_turns", "max_completion_tokens"):
+        for name in (
+            "threads",
+            "episodes",
+            "batch_episodes",
+            "minibatches",
+            "epochs",
+            "num_turns",
+            "max_completion_tokens",
+        ):
             check_int(name, getattr(self, name), low=1)
-        for name in ("seed", "eval_every", "eval_episodes"):
+        for name in ("seed", "warmup_iterations", "eval_every", "eval_episodes"):
             check_int(name, getattr(self, name), low=0)
         check_int("save_every", self.save_every, low=1)
         for name in ("learning_rate", "weight_decay", "max_grad_norm", "entropy_weight", "adam_eps"):
@@ -112,10 +125,11 @@ class ReinforceConfig:
 
     def learning_rate_at(self, iteration: int) -> float:
         """The learning rate of an iteration, from 0."""
+        rise = min(1.0, (iteration + 1) / (self.warmup_iterations + 1))
         if self.final_learning_rate is None:
-            return self.learning_rate
+            return self.learning_rate * rise
         share = iteration / max(1, self.iterations - 1)
-        return self.learning_rate + (self.final_learning_rate - self.learning_rate) * share
+        return rise * (self.learning_rate + (self.final_learning_rate - self.learning_rate) * share)
 
     def problems_of(self, split: str) -> str:
         """The problems of "train" or "validation"; a file, or a name that has a split already, is left as it is."""

@@ -24,6 +24,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.config import ReinforceConfig
+from mathturn_gym.baselines.display import draw_curve
 from mathturn_gym.baselines.process import cpu_threads, interrupt_flag, no_progress_bars
 from mathturn_gym.baselines.runs import RunFolder, TrainerState, load_checkpoint, read_metrics
 from mathturn_gym.baselines.tiny import TINY_PATH
@@ -36,7 +37,7 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["TrainResult", "Trainer", "accuracy_by_turn", "make_vec", "train"]
+__all__ = ["TrainResult", "Trainer", "TurnBaseline", "accuracy_by_turn", "make_vec", "train"]
 
 Metrics: TypeAlias = dict[str, float]
 
@@ -103,7 +104,52 @@ def train(
         finally:
             folder.close()
             trainer.close()
-    return TrainResult(folder.path, trainer.policy, read_metrics(folder.path), trainer.iteration < config.iterations)
+    history = read_metrics(folder.path)
+    draw_curve(history, folder.path / "curve.png")
+    return TrainResult(folder.path, trainer.policy, history, trainer.iteration < config.iterations)
+
+
+class TurnBaseline:
+    """A running mean of the returns of each turn, and advantages against it.
+
+    A turn's mean is over earlier iterations only, so it does not depend on the actions that it judges, and the
+    gradient stays unbiased; in a turn's first iteration there is nothing earlier, and that batch's own mean is taken.
+
+    Args:
+        num_turns: Turns of an episode.
+        decay: What is kept of the old mean per iteration, in [0, 1].
+
+    >>> baseline = TurnBaseline(2, decay=0.5)
+    >>> baseline.advantages([np.array([1.0]), np.array([-1.0, 1.0])])[0].round(3).tolist()
+    [1.225]
+    >>> baseline.means
+    (0.0, 1.0)
+    """
+
+    def __init__(self, num_turns: int, decay: float) -> None:
+        self._decay = decay
+        self.means: tuple[float | None, ...] = (None,) * num_turns
+
+    def advantages(self, returns: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[np.float32]]:
+        """(return - mean of its turn) / standard deviation of these over the batch; moves the means on.
+
+        Args:
+            returns: One array (K,) per episode.
+
+        Returns:
+            One array per episode, float32 (K,).
+        """
+        used: list[float] = []
+        moved: list[float | None] = []
+        for turn, before in enumerate(self.means):
+            seen = [float(r[turn]) for r in returns if len(r) > turn]
+            now = float(np.mean(seen)) if seen else before
+            used.append(now or 0.0 if before is None else before)
+            moved.append(now if before is None or now is None else self._decay * before + (1 - self._decay) * now)
+        self.means = tuple(moved)
+        centred = [np.asarray(r, np.float64) - used[: len(r)] for r in returns]
+        scale = float(np.std(np.concatenate(centred))) + 1e-6
+        return [(c / scale).astype(np.float32) for c in centred]
 
 
 class Trainer:
@@ -132,7 +178,7 @@ class Trainer:
             weight_decay=config.weight_decay,
         )
         self._steps = 0
-        self._baselines = np.full(config.num_turns, np.nan)
+        self._baseline = TurnBaseline(config.num_turns, config.baseline_decay)
         tokenizer = self.policy.tokenizer
         self._env = make_vec(config.env_id, config.batch_episodes, tokenizer=tokenizer, **config.env_kwargs("train"))
         self._eval_env = make_vec(
@@ -154,7 +200,8 @@ class Trainer:
             discount=config.discount,
         )
         played = time.perf_counter()
-        batch = pack(episodes, advantages=self._advantages(episodes), device=config.device)
+        returns = [episode.returns for episode in episodes if episode.returns is not None]
+        batch = pack(episodes, advantages=self._baseline.advantages(returns), device=config.device)
         losses = self._update(batch)
         self.iteration += 1
         self.policy.version = self.iteration
@@ -192,8 +239,7 @@ class Trainer:
             if parameter in self._optimizer.state
             for kind in ("exp_avg", "exp_avg_sq")
         }
-        baselines = tuple(None if np.isnan(b) else float(b) for b in self._baselines)
-        return TrainerState(self.iteration, baselines, self._steps, moments)
+        return TrainerState(self.iteration, self._baseline.means, self._steps, moments)
 
     def load(self, checkpoint: str | Path) -> None:
         """Goes on where the trainer that saved `checkpoint` was.
@@ -216,39 +262,29 @@ class Trainer:
                 "exp_avg_sq": state.moments[f"exp_avg_sq.{name}"].to(parameter.device),
             }
         self.iteration, self._steps = state.iteration, state.steps
-        self._baselines = np.array([np.nan if b is None else b for b in state.baselines], np.float64)
+        self._baseline.means = state.baselines
 
     def close(self) -> None:
         """Closes the environments."""
         self._env.close()
         self._eval_env.close()
 
-    def _advantages(self, episodes: Sequence[Episode]) -> list[npt.NDArray[np.float32]]:
-        """(return - baseline of its turn) / standard deviation of these, one array (K,) per episode."""
-        returns = [episode.returns for episode in episodes if episode.returns is not None]
-        by_turn = [
-            np.array([r[turn] for r in returns if len(r) > turn], np.float64) for turn in range(self.config.num_turns)
-        ]
-        # A turn that was never seen before has no baseline yet: its first batch is its own.
-        means = np.array([values.mean() if values.size else np.nan for values in by_turn])
-        baselines = np.where(np.isnan(self._baselines), means, self._baselines)
-        decay = self.config.baseline_decay
-        self._baselines = np.where(np.isnan(means), baselines, decay * baselines + (1 - decay) * means)
-        centred = [r - baselines[: len(r)] for r in returns]
-        scale = float(np.concatenate(centred).std()) + 1e-6
-        return [(c / scale).astype(np.float32) for c in centred]
-
     def _update(self, batch: PackedBatch) -> Metrics:
-        """One pass over the episodes in shuffled minibatches; returns the mean figures."""
+        """Passes over the episodes in shuffled minibatches; returns the mean figures."""
         config = self.config
         rng = np.random.Generator(np.random.Philox(key=derive_seed(config.seed, "minibatches", self.iteration)))
         figures: list[Metrics] = []
         for group in self._optimizer.param_groups:
             group["lr"] = config.learning_rate_at(self.iteration)
         self._model.train()
-        for rows in np.array_split(rng.permutation(batch.num_rows), config.minibatches):
-            part = select_rows(batch, np.sort(rows).tolist())
-            logits = self._model(**model_inputs(part), use_cache=False).logits
+        parts = [
+            np.sort(rows).tolist()
+            for _ in range(config.epochs)
+            for rows in np.array_split(rng.permutation(batch.num_rows), config.minibatches)
+        ]
+        for rows in parts:
+            part = select_rows(batch, rows)
+            logits = self._model(**model_inputs(part), use_cache=False).logits[..., : self.policy.vocab_size]
             logprobs, entropy = token_logprobs(logits, part, temperature=config.temperature)
             out = policy_loss(logprobs, part, clip=config.clip, entropy=entropy, entropy_weight=config.entropy_weight)
             self._optimizer.zero_grad(set_to_none=True)

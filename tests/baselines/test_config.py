@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mathturn_gym.baselines.config import PRESETS, ReinforceConfig, preset
+from mathturn_gym.errors import InvalidValueError
+
+
+def test_a_config_survives_json() -> None:
+    config = preset("guess8", "runs/x", seed=4, final_learning_rate=1e-4)
+    assert ReinforceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_config(name: str) -> None:
+    assert preset(name, "runs/x").run_dir == "runs/x"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("run_dir", ""),
+        ("problems", 3),
+        ("num_turns", 0),
+        ("episodes", 0),
+        ("batch_episodes", 2.5),
+        ("minibatches", 129),
+        ("learning_rate", -1e-3),
+        ("final_learning_rate", float("nan")),
+        ("discount", 1.5),
+        ("clip", -0.1),
+        ("baseline_decay", 2),
+        ("temperature", 0.0),
+        ("adam_beta2", 1.5),
+        ("warmup_iterations", -1),
+        ("save_every", 0),
+        ("threads", 0),
+    ],
+)
+def test_values_outside_their_range_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidValueError, match=field):
+        ReinforceConfig(**{"run_dir": "x", "batch_episodes": 128, field: value})
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(InvalidValueError, match="did you mean 'guess8'"):
+        preset("gues8", "x")
+    with pytest.raises(InvalidValueError, match="did you mean 'learning_rate'"):
+        ReinforceConfig.from_json({"run_dir": "x", "learning_rat": 1.0})
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    config = preset(
+        "lins", "x", episodes=1000, batch_episodes=10, learning_rate=1.0, final_learning_rate=0.0, warmup_iterations=4
+    )
+    rates = [config.learning_rate_at(i) for i in range(config.iterations)]
+    assert rates[0] == pytest.approx(0.2)
+    assert max(rates) == rates[4] == pytest.approx(1 - 4 / 99)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] == 0.0
+    constant = preset("lins", "x", learning_rate=1.0, final_learning_rate=None, warmup_iterations=0)
+    assert {constant.learning_rate_at(i) for i in range(constant.iterations)} == {1.0}
+
+
+def test_episodes_are_rounded_up_to_whole_iterations() -> None:
+    assert preset("lins", "x", episodes=129, batch_episodes=64).iterations == 3
+
+
+def test_validation_problems_are_of_their_own_split() -> None:
+    config = preset("lins", "x")
+    assert (config.problems_of("train"), config.problems_of("validation")) == ("lins:train", "lins:validation")
+    own = preset("lins", "x", problems="mine.jsonl", validation_problems="other.jsonl")
+    assert (own.problems_of("train"), own.problems_of("validation")) == ("mine.jsonl", "other.jsonl")
