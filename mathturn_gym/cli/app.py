@@ -15,6 +15,7 @@ from mathturn_gym.cli.evaluate import evaluate
 from mathturn_gym.cli.info import info
 from mathturn_gym.cli.play import play
 from mathturn_gym.cli.train import train
+from mathturn_gym.cli.verify import verify
 from mathturn_gym.cli.warmup import warmup
 from mathturn_gym.errors import MathTurnError
 
@@ -33,6 +34,7 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(play)
 app.command()(info)
+app.command()(verify)
 app.command()(warmup)
 
 

@@ -47,7 +47,9 @@ def demo(
     before = _held_out(config, "builtin")
     result = run_training(console, config, resume=False, overwrite=True)
     if result.interrupted:
-        console.print(f"interrupted; go on with: mathturn train lins --run-dir {run_dir} --resume", markup=False)
+        console.print(
+            f"interrupted; go on with: mathturn train lins --run-dir {run_dir} --resume", markup=False, soft_wrap=True
+        )
         raise typer.Exit(130)
     after = _held_out(config, str(run_dir))
     write_episodes(run_dir / "episodes_before.jsonl", before)
@@ -56,7 +58,7 @@ def demo(
     names = [*(f"acc@{k}" for k in range(1, config.num_turns + 1)), "corrected", "turns", "tokens_per_solved"]
     reports = {"before": summarize(before), "after": summarize(after)}
     console.print(comparison_table(reports, names, f"{_TEST_EPISODES} episodes on held-out equations"))
-    console.print(f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}", markup=False)
+    console.print(f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}", markup=False, soft_wrap=True)
     console.print(
         "[bold]Next:[/] `mathturn play --watch " + str(run_dir) + "` to see it think,"
         " `mathturn train guess8` for a task where feedback carries information,"

@@ -66,7 +66,7 @@ def evaluate(
     console = Console()
     source = JsonLines(problems, skip_bad_rows=True) if skip_bad_rows else load_problems(problems)
     if isinstance(source, JsonLines) and source.skipped:
-        console.print(source.skipped_report(), markup=False, style="yellow")
+        console.print(source.skipped_report(), markup=False, style="yellow", soft_wrap=True)
     finite = source if isinstance(source, FiniteSource) else None
     total = episodes if episodes is not None else samples * (len(finite) if finite else 512)
     settings = {  # all that decides an episode, and nothing else
@@ -235,5 +235,7 @@ def _report(
     report = summarize(episodes)
     write_json(folder.path / "report.json", {"settings": settings, **report.to_dict()})
     console.print(report_table(report, title))
-    console.print(f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False)
+    console.print(
+        f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False, soft_wrap=True
+    )
     return report

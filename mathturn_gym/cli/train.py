@@ -49,9 +49,10 @@ def train(
             f"interrupted after {int(result.history[-1]['episodes'])} episodes; go on with: mathturn train {task}"
             f" --run-dir {config.run_dir} --resume",
             markup=False,
+            soft_wrap=True,
         )
         raise typer.Exit(130)
-    console.print(f"run folder: {config.run_dir}", markup=False)
+    console.print(f"run folder: {config.run_dir}", markup=False, soft_wrap=True)
     console.print(
         f"next: mathturn eval --policy {config.run_dir} --problems {config.problems_of('test')}", markup=False
     )

@@ -34,4 +34,4 @@ def warmup(
             )
 
         path = make(output_dir, seed=seed, on_progress=show, **({} if steps is None else {"steps": steps}))
-    Console().print(f"wrote {path}", markup=False)
+    Console().print(f"wrote {path}", markup=False, soft_wrap=True)

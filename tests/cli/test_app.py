@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mathturn_gym.cli.app import app
+from mathturn_gym.cli.train import parse_settings
+from mathturn_gym.errors import InvalidValueError
+
+RUNNER = CliRunner()
+
+
+def invoke(*args: str, **kwargs: Any) -> Any:
+    return RUNNER.invoke(app, list(args), catch_exceptions=False, **kwargs)
+
+
+def test_every_command_explains_itself() -> None:
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert {"demo", "train", "eval", "play", "info", "warmup", "verify", "compare-eval"} <= {
+        name.replace("_", "-") for name in commands
+    }
+    for name in commands:
+        shown = invoke(name.replace("_", "-"), "--help")
+        assert shown.exit_code == 0
+        assert len(shown.output) > 200
+
+
+def test_users_mistakes_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    script = "from mathturn_gym.cli.app import main; main()"
+    args = ["train", "linz", "--run-dir", str(tmp_path / "x")]
+    done = subprocess.run([sys.executable, "-c", script, *args], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "unknown preset 'linz': did you mean 'lins'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_info() -> None:
+    assert "MathMultiTurnUntilCorrect-v0" in invoke("info").output
+    shown = invoke("info", "MathSingleTurn-v0").output
+    assert "TokenIds(vocab_size=" in shown
+    assert "<|im_start|>user" in shown
+    with pytest.raises(InvalidValueError, match="did you mean 'MathSingleTurn-v0'"):
+        invoke("info", "MathSingleTurn-v1")
+
+
+def test_playing_by_keyboard() -> None:
+    prompt = invoke("play", "--episodes", "1", input="1\n2\n3\n4\n")
+    assert prompt.exit_code == 0
+    assert "verdict: " in prompt.output
+    assert r"\boxed{1}" in prompt.output
+    left = invoke("play", "--episodes", "2", input="")
+    assert left.exit_code == 0
+    assert "bye" in left.output
+
+
+def test_watching_a_policy() -> None:
+    shown = invoke("play", "--watch", "builtin", "--episodes", "2", "--seed", "3").output
+    assert shown.count("problem lins:test/3/") == 2
+    assert shown == invoke("play", "--watch", "builtin", "--episodes", "2", "--seed", "3").output
+
+
+def test_warmup_from_nothing_gives_a_policy_that_can_be_evaluated(tmp_path: Path) -> None:
+    assert invoke("warmup", str(tmp_path / "w"), "--steps", "3").exit_code == 0
+    done = invoke("eval", "--policy", str(tmp_path / "w"), "--episodes", "4", "--out", str(tmp_path / "e"))
+    assert done.exit_code == 0
+    assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
+
+
+def test_training_and_evaluating_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    args = ["--set", "batch_episodes=16", "--set", "eval_episodes=16", "--episodes", "32"]
+    done = invoke("train", "lins", "--run-dir", str(run), *args)
+    assert done.exit_code == 0
+    assert {"config.json", "metrics.jsonl", "checkpoint"} <= {p.name for p in run.iterdir()}
+    assert f"mathturn eval --policy {run}" in done.output.replace("\n", "")
+    assert invoke("eval", "--policy", str(run), "--episodes", "4", "--out", str(tmp_path / "e")).exit_code == 0
+    with pytest.raises(InvalidValueError, match="holds"):
+        invoke("train", "lins", "--run-dir", str(run), *args)
+
+
+def test_demo_in_small(tmp_path: Path) -> None:
+    done = invoke("demo", "--run-dir", str(tmp_path / "demo"), "--episodes", "128")
+    assert done.exit_code == 0
+    assert "held-out equations" in done.output
+    assert "Next:" in done.output
+    made = {p.name for p in (tmp_path / "demo").iterdir()}
+    assert {"metrics.jsonl", "tensorboard", "curve.png", "checkpoint", "transcripts.txt"} <= made
+    assert "before" in (tmp_path / "demo" / "transcripts.txt").read_text()
+
+
+def test_settings() -> None:
+    assert parse_settings(["a=1", "b=x", "c=null", 'd="1"', "e=a=b"]) == {
+        "a": 1,
+        "b": "x",
+        "c": None,
+        "d": "1",
+        "e": "a=b",
+    }
+    with pytest.raises(InvalidValueError, match="--set must be FIELD=VALUE, got 'x'"):
+        parse_settings(["x"])

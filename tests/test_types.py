@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mathturn_gym import errors
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_float, check_int
+from mathturn_gym.seeding import derive_seed, uniforms
+from mathturn_gym.types import NO_VERSION, Completion, Episode, Policy, Problem, Status, StopReason, Verdict
+
+
+def make_episode(**changes: Any) -> Episode:
+    """Prompt 1 2, completion 3 4, feedback 5, completion 6."""
+    fields: dict[str, Any] = {
+        "problem_id": "p/1",
+        "ids": np.array([1, 2, 3, 4, 5, 6]),
+        "loss_mask": np.array([0, 0, 1, 1, 0, 1], np.bool_),
+        "logprobs": np.array([0, 0, -1, -2, 0, -3], np.float32),
+        "versions": np.array([-1, -1, 0, 0, -1, 2], np.int32),
+        "turn_spans": np.array([[2, 4], [5, 6]]),
+        "rewards": np.array([-1.0, 1.0]),
+        "verdicts": (Verdict(Status.WRONG), Verdict(Status.RIGHT)),
+        "feedbacks": ("no", ""),
+        "turn_truncated": (True, False),
+        "terminated": True,
+        "truncated": False,
+        "stop_reason": StopReason.SOLVED,
+        **changes,
+    }
+    return Episode(**fields)
+
+
+def test_turns_are_views_of_the_episode() -> None:
+    episode = make_episode()
+    first, second = episode.turns
+    assert (first.context.tolist(), first.ids.tolist(), first.feedback_ids.tolist()) == ([1, 2], [3, 4], [5])
+    assert (second.context.tolist(), second.ids.tolist(), second.feedback_ids.tolist()) == ([1, 2, 3, 4, 5], [6], [])
+    assert (first.truncated, first.feedback, first.reward, first.verdict.correct) == (True, "no", -1.0, False)
+    assert second.versions.tolist() == [2]
+    assert np.shares_memory(first.ids, episode.ids)
+    assert (episode.num_turns, episode.prompt_length, episode.solved) == (2, 2, True)
+    assert pickle.loads(pickle.dumps(episode)).ids.tolist() == episode.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_mask": np.array([0, 1, 1, 1, 0, 1], np.bool_)}, "loss_mask is not True exactly on turn_spans"),
+        ({"logprobs": np.zeros(5, np.float32)}, r"logprobs must be float32 of shape \(6,\)"),
+        ({"logprobs": np.array([0, 0, -1, 0.5, 0, -3], np.float32)}, r"logprobs\[3\] must be a finite number <= 0"),
+        ({"logprobs": np.array([0, 0, -1, -np.inf, 0, -3], np.float32)}, r"logprobs\[3\] must be a finite"),
+        ({"logprobs": np.array([-1, 0, -1, -1, 0, -3], np.float32)}, "log-probs must be 0"),
+        ({"versions": np.array([-1, -1, 2, 2, -1, 1], np.int32)}, "versions run backwards"),
+        ({"versions": np.array([0, -1, 0, 0, -1, 1], np.int32)}, f"versions {NO_VERSION} off the loss mask"),
+        ({"ids": np.array([1, 2, 3, 4, 5, 6], np.int32)}, "ids must be int64"),
+        ({"turn_spans": np.array([[2, 4], [3, 6]])}, r"turn 1 spans \[3, 6\) after 4"),
+        ({"turn_spans": np.array([[2, 4], [5, 7]])}, r"turn 1 spans \[5, 7\) after 4, of 6 ids"),
+        ({"rewards": np.array([1.0])}, "turn_spans"),
+        ({"rewards": np.array([1.0, np.nan])}, "rewards must be finite"),
+        ({"verdicts": (Verdict(Status.RIGHT),)}, "verdicts has 1 entries for 2 turns"),
+        ({"returns": np.zeros(2)}, "returns must be float32"),
+    ],
+)
+def test_broken_episodes_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidEpisodeError, match=message) as caught:
+        make_episode(index=7, **changes)
+    assert "episode 7 on 'p/1'" in str(caught.value)
+
+
+def test_completions() -> None:
+    plain = Completion(np.array([1, 2]))
+    assert np.isnan(plain.logprobs).all()
+    assert (len(plain), plain.version_start, plain.version_end, plain.versions.tolist()) == (2, 0, 0, [0, 0])
+    mixed = Completion(np.array([1, 2]), np.array([-1, -2]), version_start=3, version_end=4, versions=np.array([3, 4]))
+    assert mixed.logprobs.dtype == np.float32
+    assert mixed.versions.dtype == np.int32
+    for bad, message in [
+        ({"ids": np.array([0.5])}, "1-D array of integers"),
+        ({"logprobs": np.zeros(3, np.float32)}, "has shape"),
+        ({"logprobs": np.array([0.1, 0], np.float32)}, "must be a finite number <= 0"),
+        ({"versions": np.array([1])}, "has 1 entries for 2 ids"),
+        ({"version_start": 2, "version_end": 1}, "run backwards"),
+    ]:
+        fields: dict[str, Any] = {"ids": np.array([1, 2]), **bad}  # type: ignore[dict-item]
+        with pytest.raises(InvalidEpisodeError, match=message):
+            Completion(**fields)
+
+
+def test_problems_and_verdicts_check_themselves() -> None:
+    assert Problem("a", "b", ["1", "2"]).gold == ("1", "2")  # type: ignore[arg-type]
+    for fields in (("", "b", "c"), ("a", " ", "c"), ("a", "b", ""), ("a", "b", ())):
+        with pytest.raises(InvalidValueError, match=r"Problem\.(id|prompt|gold) must"):
+            Problem(*fields)
+    assert Verdict(Status.RIGHT).value == 1.0
+    assert Verdict(Status.UNDECIDED).value == 0.0
+    assert not Verdict(Status.UNDECIDED).correct
+    assert Verdict(Status.WRONG, seconds=1.0) == Verdict(Status.WRONG, seconds=2.0)
+    with pytest.raises(InvalidValueError, match=r"score must be in \[0, 1\], got 2"):
+        Verdict(Status.WRONG, score=2.0)
+    with pytest.raises(ValueError, match="maybe"):
+        Verdict("maybe")  # type: ignore[arg-type]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Verdict(Status.RIGHT).reason = "x"  # type: ignore[misc]
+
+
+def test_the_exception_tree() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert issubclass(kind, errors.MathTurnError)
+        assert name in str(errors.__doc__)
+        if kind is not errors.MathTurnError:
+            assert issubclass(kind, (ValueError, RuntimeError, ImportError))
+        assert pickle.loads(pickle.dumps(kind("why"))).args == ("why",)
+
+
+@pytest.mark.parametrize("value", [0, 2.0, "3", None, True, np.float32(2)])
+def test_check_int_refuses(value: Any) -> None:
+    with pytest.raises(InvalidValueError, match=r"n must be an integer in \[1, 9\], got"):
+        check_int("n", value, low=1, high=9)
+
+
+def test_checks_accept_numpy_numbers() -> None:
+    assert check_int("n", np.int32(4), low=1) == 4
+    assert check_float("x", np.float32(0.5), low=0, high=1) == 0.5
+    for value in (np.nan, np.inf, "1", None, True, 1.5):
+        with pytest.raises(InvalidValueError, match=r"x must be a finite number in \[0, 1\], got"):
+            check_float("x", value, low=0, high=1)
+
+
+def test_seeds_do_not_collide_and_do_not_change() -> None:
+    seeds = {derive_seed(a, b, c) for a in range(12) for b in range(12) for c in range(12)}
+    assert len(seeds) == 12**3
+    assert derive_seed(1, "23") != derive_seed(12, "3") != derive_seed("1", 23)
+    assert derive_seed(0, 1, 2) == 4216901078605280141  # pinned: recorded runs depend on it
+    assert uniforms(7, 2).tolist() == pytest.approx([0.8720735, 0.2953654], abs=1e-6)
+
+
+def test_policy_is_a_protocol() -> None:
+    from mathturn_gym.testing import RandomPolicy
+
+    assert isinstance(RandomPolicy(5), Policy)
+    assert not isinstance(object(), Policy)
