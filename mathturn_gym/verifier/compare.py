@@ -102,7 +102,7 @@ def _every(found: Sequence[bool | None]) -> bool | None:
 def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """Lists are unordered; a tuple is not a list, but `x=1, y=2` is one."""
     for first, second in ((gold, answer), (answer, gold)):
-        if first.op == "list" and second.op in ("tuple", "matrix"):
+        if first.op == "list" and second.op in ("tuple", "matrix") and not _all_inequalities(first):
             values = [named_value(item) for item in first.args]
             if all(is_equation(item) for item in first.args) and None not in values:
                 listed = Node("tuple", tuple(value for value in values if value is not None))

@@ -34,6 +34,7 @@ _TOGETHER = re.compile(
     r"(?:[\s$,;.&*]|\\[\\,;:! ()\[\]]|\\q?quad|\\text\s*\{[^{}]*\}|\\mathrm\s*\{[^{}]*\}|and\b|or\b|[a-zA-Z](?:_\{?\w+\}?)?\s*=)*"
 )
 _WINDOW = 80
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me)\b", re.IGNORECASE)
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
 
@@ -133,14 +134,14 @@ def _trimmed(text: str, start: int, end: int, how: str) -> Extraction | None:
 
 
 def _told(text: str) -> Extraction | None:
-    """What follows the last "answer is", unless the response goes on after that paragraph."""
+    """What follows the last "answer is", unless the response goes on after that paragraph, or takes it back."""
     for cue in reversed([match.start() for match in _CUE.finditer(text)]):
         match = _PHRASE.match(text, cue)
         if match is None:
             continue
         start, stop = match.span(1)
         paragraph = text.find("\n\n", stop)
-        if paragraph >= 0 and len(text[paragraph:].strip()) > _AFTERWORD:
+        if _TAKEN_BACK.search(text, start) or (paragraph >= 0 and len(text[paragraph:].strip()) > _AFTERWORD):
             return None
         if (maths := _MATHS.match(text, start)) is not None:
             group = next(index for index in range(1, 6) if maths[index] is not None)

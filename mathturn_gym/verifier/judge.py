@@ -80,6 +80,11 @@ class Prepared:
             return True
         return any(is_literal(reading.node) for reading in self.readings)
 
+    @property
+    def asks_for_number(self) -> bool:
+        """Whether the text, as a gold, is one literal number."""
+        return self.literal and not any(reading.node.op == "list" for reading in self.readings[:1])
+
 
 _COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
@@ -135,14 +140,14 @@ def judge(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Roundi
         return Finding(Status.RIGHT, "equal", "rational")
     if (finding := _text(gold, answer)) is not None:
         return finding
-    if gold.literal and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
+    if gold.asks_for_number and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
         return Finding(Status.WRONG, "names an unknown", "structure")
     found = _structure(gold, answer, rounding)
     if found is False:
         return Finding(Status.WRONG, "different", "structure")
     if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
-    if evaluated and gold.literal and not answer.literal:
+    if evaluated and gold.asks_for_number and not answer.literal:
         return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
     if found:
         return Finding(Status.RIGHT, "equal", "structure")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mathturn_gym.verifier.nodes import Node
+from mathturn_gym.verifier.nodes import Node, symbols
 from mathturn_gym.verifier.relations import is_equation, named_value
 
 __all__ = ["is_literal"]
@@ -29,7 +29,8 @@ def is_literal(node: Node) -> bool:
     """
     if is_equation(node):
         value = named_value(node)
-        return len(node.args) == 2 and value is not None and value is node.args[1] and is_literal(value)
+        # `5+2=7` is a statement about numbers, and names nothing.
+        return len(node.args) == 2 and value is not None and bool(symbols(node)) and is_literal(value)
     if node.op in ("neg", "percent", "list"):
         return all(map(is_literal, node.args))
     if node.op in ("num", "mixed"):

@@ -1,0 +1,231 @@
+"""`mathturn verify`: judge one answer, a file of answers, or a verifier."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mathturn_gym.errors import InvalidValueError, ProblemFileError
+
+if TYPE_CHECKING:
+    from mathturn_gym.types import Verdict
+    from mathturn_gym.verifier.audit import AuditReport
+
+__all__ = ["verify"]
+
+_CHUNK = 256
+
+
+def verify(
+    response: Annotated[str | None, typer.Argument(help="What the model wrote.")] = None,
+    gold: Annotated[list[str] | None, typer.Option(help="An accepted answer; may be given several times.")] = None,
+    kind: Annotated[str, typer.Option(help="response: find the answer in the text; answer: the text is it.")] = (
+        "response"
+    ),
+    form: Annotated[
+        str | None, typer.Option(help="evaluated (the default) or equivalent (the default of --audit).")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds of symbolic work that a case may take.")] = 1.0,
+    memory_mb: Annotated[int, typer.Option(help="Address space of a symbolic worker, MiB.")] = 1024,
+    workers: Annotated[int, typer.Option(help="Symbolic workers.")] = 2,
+    last_number: Annotated[bool, typer.Option(help="Take the last number where nothing marks the answer.")] = False,
+    rel_tol: Annotated[float, typer.Option(help="Relative difference at which numbers count as equal.")] = 0.0,
+    decimals: Annotated[int | None, typer.Option(help="Compare numbers rounded to this many places.")] = None,
+    file: Annotated[Path | None, typer.Option(help="JSON lines with response, gold and perhaps kind.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where verdicts (JSON lines) or audit figures (JSON) go.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Run labelled cases through verifiers.")] = False,
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(help="With --audit: mathturn, math-verify, trl, or package.module:function; several times."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="With --audit: only so many cases, spread over the file.")] = None,
+    show_wrong: Annotated[int, typer.Option(help="With --audit: print so many misjudged cases a verifier.")] = 0,
+) -> None:
+    r"""Judge an answer, a file of answers, or a verifier.
+
+    Examples: `mathturn verify 'So it is \boxed{0.5}.' --gold 1/2`, `mathturn verify --file answers.jsonl --out
+    verdicts.jsonl`, `mathturn verify --audit --verifier mathturn --verifier math-verify`.
+    """
+    if audit:
+        if response is not None:
+            raise InvalidValueError("--audit takes its cases from the package or from --file, not from RESPONSE")
+        _audit(file, verifier or ["mathturn", "math-verify"], form or "equivalent", limit, out, show_wrong)
+        return
+    from mathturn_gym.verifier import Verifier
+
+    judge = Verifier(
+        form or "evaluated",  # type: ignore[arg-type]  # checked there
+        timeout,
+        memory_mb,
+        workers,
+        last_number=last_number,
+        rel_tol=rel_tol,
+        decimals=decimals,
+    )
+    with judge:
+        if file is not None:
+            if response is not None or gold:
+                raise InvalidValueError("give either RESPONSE with --gold, or --file")
+            _judge_file(judge, file, out, kind)
+            return
+        if response is None or not gold:
+            raise InvalidValueError("RESPONSE and --gold are needed (or --file, or --audit)")
+        verdict = judge.verify(response, gold, kind=kind)  # type: ignore[arg-type]  # checked there
+    _print_verdict(verdict, as_json)
+
+
+def _record(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON types."""
+    return {
+        "status": verdict.status.value,
+        "correct": verdict.correct,
+        "reason": verdict.reason,
+        "answer": verdict.answer,
+        "span": verdict.span,
+        "gold": verdict.gold,
+        "tier": verdict.tier,
+        "score": verdict.score,
+        "seconds": round(verdict.seconds, 6),
+    }
+
+
+def _print_verdict(verdict: Verdict, as_json: bool) -> None:
+    from mathturn_gym.verifier import explain
+
+    if as_json:
+        typer.echo(json.dumps(_record(verdict)))
+        return
+    colour = {"right": "green", "wrong": "red"}.get(verdict.status.value, "yellow")
+    Console().print(explain(verdict), style=colour, markup=False, highlight=False, soft_wrap=True)
+
+
+def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
+    """The rows of a file, each with `response`, `gold` and `kind`.
+
+    Raises:
+        ProblemFileError: file, line and field of what is wrong.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProblemFileError(f"{file} cannot be read: {error}") from error
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ProblemFileError(f"{file}, line {number}: not JSON ({error})") from error
+        if not isinstance(row, dict) or not isinstance(row.get("response"), str):
+            raise ProblemFileError(f"{file}, line {number}: response must be a text")
+        gold = row.get("gold")
+        listed = [gold] if isinstance(gold, str) else gold
+        if not isinstance(listed, list) or not listed or not all(isinstance(g, str) and g.strip() for g in listed):
+            raise ProblemFileError(f"{file}, line {number}: gold must be a text or several, got {gold!r}")
+        if row.setdefault("kind", kind) not in ("response", "answer"):
+            raise ProblemFileError(f"{file}, line {number}: kind must be 'response' or 'answer', got {row['kind']!r}")
+        rows.append(row)
+    return rows
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+    )
+
+
+def _judge_file(judge: Any, file: Path, out: Path | None, kind: str) -> None:
+    """Verdicts of a file's rows, in their order, to `out` or to standard output as they come."""
+    rows = _rows(file, kind)
+    console = Console(stderr=True)
+    counts: dict[str, int] = {}
+    stream = out.open("w", encoding="utf-8") if out is not None else None
+    try:
+        with _progress(console) as progress:
+            task = progress.add_task("verify", total=len(rows))
+            for start in range(0, len(rows), _CHUNK):
+                chunk = rows[start : start + _CHUNK]
+                for row, verdict in zip(chunk, _judge_chunk(judge, chunk), strict=True):
+                    record = {key: row[key] for key in ("id",) if key in row} | _record(verdict)
+                    line = json.dumps(record)
+                    typer.echo(line) if stream is None else stream.write(line + "\n")
+                    counts[verdict.status.value] = counts.get(verdict.status.value, 0) + 1
+                progress.advance(task, len(chunk))
+    finally:
+        if stream is not None:
+            stream.close()
+    console.print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "no rows")
+
+
+def _judge_chunk(judge: Any, rows: list[dict[str, Any]]) -> list[Verdict]:
+    verdicts: list[Verdict | None] = [None] * len(rows)
+    for kind in ("response", "answer"):
+        places = [index for index, row in enumerate(rows) if row["kind"] == kind]
+        found = judge.verify_batch([rows[i]["response"] for i in places], [rows[i]["gold"] for i in places], kind=kind)
+        for index, verdict in zip(places, found, strict=True):
+            verdicts[index] = verdict
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _audit(
+    file: Path | None, verifiers: list[str], form: str, limit: int | None, out: Path | None, show_wrong: int
+) -> None:
+    from mathturn_gym.errors import check_int, raise_unknown_name
+    from mathturn_gym.verifier.audit import audit, check_verifier_name, load_cases
+
+    if form not in ("evaluated", "equivalent"):
+        raise_unknown_name("form", form, ["evaluated", "equivalent"])
+    for name in verifiers:
+        check_verifier_name(name)
+    cases = load_cases(file)
+    if limit is not None and limit < len(cases):
+        step = len(cases) / check_int("limit", limit, low=1)
+        cases = [cases[int(index * step)] for index in range(limit)]
+    console = Console(stderr=True)
+    reports: list[AuditReport] = []
+    with _progress(console) as progress:
+        for name in verifiers:
+            task = progress.add_task(name, total=len(cases))
+            reports.append(audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
+    Console().print(_table(reports))
+    for report in reports:
+        for case in report.wrong()[:show_wrong]:
+            Console().print(
+                f"{report.verifier}: label {case.label}, gold {case.gold!r}, {case.response[-200:]!r}", markup=False
+            )
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps([report.summary() for report in reports], indent=1) + "\n", encoding="utf-8")
+
+
+def _table(reports: Sequence[AuditReport]) -> Table:
+    """The figures of an audit, one verifier a column; shares with their 95 % intervals."""
+    table = Table(title="verifiers on labelled cases (shares with 95 % intervals)")
+    table.add_column("")
+    for report in reports:
+        table.add_column(report.verifier, justify="right")
+    figures = [report.summary() for report in reports]
+    rows: dict[str, list[str]] = {"cases": [str(found["cases"]) for found in figures]}
+    for key in ("accuracy", "false_positives", "false_negatives"):
+        rows[key.replace("_", " ")] = [
+            f"{found[key]['share']:.4f} [{found[key]['low']:.4f}, {found[key]['high']:.4f}]" for found in figures
+        ]
+    rows["exploits accepted"] = [f"{found['exploits_accepted']} of {found['exploits']}" for found in figures]
+    rows["hangs > 5 s"] = [str(found["hangs"]) for found in figures]
+    rows["crashes"] = [str(found["crashes"]) for found in figures]
+    for key in ("mean", "median", "p99"):
+        rows[f"{key} ms"] = [f"{found['ms'][key]:.3f}" for found in figures]
+    rows["memory MiB"] = [f"{found['memory_mb']:.0f}" for found in figures]
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    return table
