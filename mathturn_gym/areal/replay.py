@@ -26,10 +26,15 @@ from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentSer
 from mathturn_gym.areal.sample import SequenceSample
 from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, PROMPT_IDS
 from mathturn_gym.types import Completion, Episode, Problem
+from mathturn_gym.verifier.extract import extract
 
-__all__ = ["SCHEMA", "collect_episodes", "main", "record", "replay", "replay_env"]
+__all__ = ["SCHEMA", "collect_episodes", "main", "play", "record", "replay", "replay_env", "tokenizers_beside"]
 
 SCHEMA: Final = "areal-math-multi-turn-oracle/1"
+_COMPARED: Final = (
+    *("packed_input_ids", "packed_logprobs", "packed_prompts", "prompt_mask"),
+    *("rewards", "seq_no_eos_mask", "version_start"),
+)
 Recording = Mapping[str, Any]
 Tokenizers = Callable[[str], Any]
 
@@ -41,7 +46,7 @@ def replay(recording: Recording, tokenizers: Tokenizers) -> list[str]:
         recording: As `json.load` gives it.
         tokenizers: From a tokenizer's name to what `load_tokenizer` takes.
     """
-    made = _play(recording["inputs"], tokenizers, recording["outputs"]["episodes"])
+    made = play(recording["inputs"], tokenizers, recording["outputs"]["episodes"])
     differences: list[str] = []
     for k, (ours, theirs) in enumerate(zip(made["episodes"], recording["outputs"]["episodes"], strict=True)):
         differences += _differences(f"episodes[{k}]", ours, _comparable(theirs))
@@ -57,7 +62,7 @@ def record(inputs: Mapping[str, Any], tokenizers: Tokenizers, name: str, note: s
         {"env_calls": [_env_call(turn) for turn in episode["turns"]], "exception": None}
         for episode in inputs["episodes"]
     ]
-    outputs = _play(inputs, tokenizers, verdicts)
+    outputs = play(inputs, tokenizers, verdicts)
     return {"schema": SCHEMA, "name": name, "note": note, "inputs": dict(inputs), "outputs": outputs}
 
 
@@ -68,8 +73,21 @@ def _env_call(turn: Mapping[str, Any]) -> dict[str, Any]:
 # ---- the agent
 
 
-def _play(inputs: Mapping[str, Any], tokenizers: Tokenizers, verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Runs the agent on all episodes of a recording's inputs, and reads what it wrote."""
+def play(
+    inputs: Mapping[str, Any], tokenizers: Tokenizers, episodes: Sequence[Mapping[str, Any]], *, compat: bool = True
+) -> dict[str, Any]:
+    """Runs the agent on a recording's inputs.
+
+    Args:
+        inputs: Of a recording.
+        tokenizers: From a tokenizer's name to what `load_tokenizer` takes.
+        episodes: The recorded outputs' episodes: `env_calls` has the verdicts, `exception` what they raised.
+        compat: With False the repaired agent plays, whose answers may differ: where the recording's environment
+            compared boxes, they are compared again.
+
+    Returns:
+        Outputs as recordings have them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "below" / "logs"  # a query id may climb out of it
         root.mkdir(parents=True)
@@ -79,9 +97,11 @@ def _play(inputs: Mapping[str, Any], tokenizers: Tokenizers, verdicts: Sequence[
             tokenizers(inputs["tokenizer"]),
             str(root),
             **inputs["agent_config"],
+            compat=compat,
             clock=lambda: now["time"],
         )
-        plays = [_Play(agent, *pair, now) for pair in zip(inputs["episodes"], verdicts, strict=True)]
+        gold = None if compat or inputs["env"]["mode"] != "boxed" else inputs["env"]["gold"]
+        plays = [_Play(agent, *pair, now, gold) for pair in zip(inputs["episodes"], episodes, strict=True)]
         asyncio.run(_run_all(plays, concurrent=inputs["schedule"] == "concurrent"))
         files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
         return {
@@ -110,8 +130,10 @@ class _Play(EnvironmentService):
         inputs: Mapping[str, Any],
         verdicts: Mapping[str, Any],
         now: dict[str, float],
+        gold: str | None,
     ) -> None:
         self._agent, self._inputs, self._verdicts, self._now = agent, inputs, verdicts, now
+        self._gold = gold
         self._asked = 0
         self.outputs: dict[str, Any] = {"obs": [], "env_calls": [], "exception": None, "samples": None}
 
@@ -138,6 +160,9 @@ class _Play(EnvironmentService):
         """Gives the recorded verdict, or raises the recorded exception."""
         qid, answers = action
         known = self._verdicts["env_calls"][len(self.outputs["env_calls"])]
+        if self._gold is not None:
+            boxes = [extract(answer) for answer in answers]
+            known = {"success": [box is not None and box.text == self._gold for box in boxes]}
         call = {"qid": qid, "answers": list(answers), **{k: v for k, v in known.items() if k in ("success", "raise")}}
         self.outputs["env_calls"].append(call)
         await asyncio.sleep(0)
@@ -321,7 +346,6 @@ def replay_env(recording: Recording, tokenizers: Tokenizers) -> list[str]:
         {**inputs, "episodes": [one for one, _ in pairs]}, tokenizers, [outputs["env_calls"] for _, outputs in pairs]
     )
     differences: list[str] = []
-    compared = ("ids", "prompt_mask", "packed_input_ids", "packed_logprobs", "rewards", "seq_no_eos_mask")
     for k, (episode, (_, outputs)) in enumerate(zip(episodes, pairs, strict=True)):
         place = f"episodes[{k}]"
         contexts = [turn.context.tolist() for turn in episode.turns]
@@ -331,7 +355,7 @@ def replay_env(recording: Recording, tokenizers: Tokenizers) -> list[str]:
         differences += _differences(f"{place}.raw_rewards", episode.rewards.tolist(), formula)
         for theirs in outputs["samples"]:
             ours = _described(to_sequence_sample(episode))
-            for key in (*compared[1:], "packed_prompts", "version_start"):
+            for key in _COMPARED:
                 differences += _differences(f"{place}.data.{key}", ours["data"][key], theirs["data"][key])
                 differences += _differences(f"{place}.seqlens.{key}", ours["seqlens"][key], theirs["seqlens"][key])
     return differences
