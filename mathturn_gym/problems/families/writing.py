@@ -157,7 +157,8 @@ LATEX: Final = Writer(True)
 
 def _atom(part: object) -> str:
     text = str(part)
-    return text if text.isalnum() else f"({text})"
+    # 1/4x could be read as (1/4)x
+    return text if text.isdecimal() or text.isalpha() else f"({text})"
 
 
 def fraction_text(value: Fraction | int) -> str:
