@@ -69,22 +69,22 @@ class ReinforceConfig:
     threads: int = 1
     seed: int = 0
     episodes: int = 15_000
-    batch_episodes: int = 128
+    batch_episodes: int = 64
     minibatches: int = 4
     epochs: int = 1
     learning_rate: float = 1e-3
-    warmup_iterations: int = 10
-    final_learning_rate: float | None = None
+    warmup_iterations: int = 20
+    final_learning_rate: float | None = 1e-4
     weight_decay: float = 0.0
     adam_beta2: float = 0.95
     adam_eps: float = 1e-5
     max_grad_norm: float = 1.0
     clip: float = 0.2
-    entropy_weight: float = 0.02
+    entropy_weight: float = 0.005
     discount: float = 0.0
     baseline_decay: float = 0.9
     temperature: float = 1.0
-    eval_every: int = 10
+    eval_every: int = 20
     eval_episodes: int = 256
     save_every: int = 20
 
@@ -169,7 +169,14 @@ class ReinforceConfig:
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "lins": {"problems": "lins", "num_turns": 4},
     "add1": {"problems": "add1", "num_turns": 4},
-    "guess8": {"problems": "guess8", "num_turns": 3, "feedback": "hint", "discount": 1.0, "entropy_weight": 0.0},
+    "guess8": {
+        "problems": "guess8",
+        "num_turns": 3,
+        "feedback": "hint",
+        "discount": 1.0,
+        "entropy_weight": 0.0,
+        "episodes": 7680,
+    },
 }
 """Tasks that the built-in model learns, each with the settings that were chosen for it on validation problems."""
 
@@ -186,7 +193,7 @@ def preset(name: str, run_dir: str, **changes: Any) -> ReinforceConfig:
         InvalidValueError: the name is unknown (the nearest is suggested), or a value is outside its range.
 
     >>> preset("guess8", "runs/guess", episodes=1000).iterations
-    8
+    16
     """
     if name not in PRESETS:
         raise_unknown_name("preset", name, PRESETS)

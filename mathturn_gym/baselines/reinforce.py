@@ -120,8 +120,8 @@ class TurnBaseline:
         decay: What is kept of the old mean per iteration, in [0, 1].
 
     >>> baseline = TurnBaseline(2, decay=0.5)
-    >>> baseline.advantages([np.array([1.0]), np.array([-1.0, 1.0])])[0].round(3).tolist()
-    [1.225]
+    >>> [a.astype(float).round(3).tolist() for a in baseline.advantages([np.array([1.0]), np.array([-1.0, 1.0])])]
+    [[1.225], [-1.225, 0.0]]
     >>> baseline.means
     (0.0, 1.0)
     """
