@@ -14,7 +14,7 @@ from mathturn_gym.areal.protocol import BundledGenerationOutputs, ReplyError
 from mathturn_gym.areal.trajectory import Trajectory
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MathTurnError, check_float
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
-from mathturn_gym.returns import returns_to_go
+from mathturn_gym.returns import discounted_sums
 from mathturn_gym.rewards import turn_reward
 from mathturn_gym.types import Completion, Ids, Status, Verdict
 
@@ -62,7 +62,7 @@ async def collect_repaired(
             text = RIGHT_TEXT if verdict.correct else WRONG_TEXT
             feedback = agent.dialogue.feedback_ids(text, turn, completion.ids)
             context = np.concatenate([context, completion.ids, feedback])
-    returns = returns_to_go(rewards, agent.turn_level_discount).tolist()
+    returns = discounted_sums(np.array([rewards]), agent.turn_level_discount)[0].tolist()
     sample = trajectory.sample(returns, agent.num_turns, _task_ids(prompt))
     if agent.log is not None:
         turns = zip(played, rewards, returns, strict=True)
