@@ -19,6 +19,7 @@ import json
 import statistics
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mathturn_gym.losses import policy_loss, token_logprobs
-from mathturn_gym.packing import LAYOUTS, Layout, PackedBatch, micro_batches, model_inputs, pack
+from mathturn_gym.packing import LAYOUTS, Form, Layout, PackedBatch, micro_batches, model_inputs, pack
 from mathturn_gym.returns import advantages
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Episode
@@ -152,7 +153,7 @@ def loop_batch(
     }
 
 
-def speed(count: int, sample: int) -> dict[str, Any]:
+def speed(count: int, sample: int, repeats: int) -> dict[str, Any]:
     """`pack` of `count` episodes against the loop on a `sample` of them, both varlen, and peak memory over tensors."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(10, 70, size=(count, 3)).tolist()
@@ -162,41 +163,45 @@ def speed(count: int, sample: int) -> dict[str, Any]:
     ]
     given = advantages(episodes)
     results: dict[str, Any] = {"episodes": count, "loop_sample": sample}
-    pack(episodes[:100], advantages=given[:100])
-    for layout, form in (("episode", "varlen"), ("episode", "padded"), ("turns", "varlen"), ("tree", "varlen")):
-        times = []
-        for _ in range(3):
-            started = time.perf_counter()
-            batch = pack(episodes, layout, form=form, advantages=given)  # type: ignore[arg-type]
-            times.append(time.perf_counter() - started)
-            made = sum(tensor.numel() * tensor.element_size() for tensor in batch.tensors().values())
-            tokens = batch.num_tokens
-            del batch
+    forms: list[tuple[Layout, Form]] = [
+        ("episode", "varlen"),
+        ("episode", "padded"),
+        ("turns", "varlen"),
+        ("tree", "varlen"),
+    ]
+    head = pack(episodes[:sample], form="varlen", advantages=given[:sample], discount=1.0)
+    loop_times, times = [], dict.fromkeys(forms, float("inf"))
+    for _ in range(repeats):  # in turns, and the best of each: whatever else the machine does hits all of them
+        loop_times.append(timed(lambda: loop_batch(episodes[:sample], given[:sample], head)))
+        for layout, form in forms:
+            took = timed(lambda layout=layout, form=form: pack(episodes, layout, form=form, advantages=given))  # type: ignore[misc]
+            times[layout, form] = min(times[layout, form], took)
+    for layout, form in forms:
         tracemalloc.start()
-        batch = pack(episodes, layout, form=form, advantages=given)  # type: ignore[arg-type]
+        batch = pack(episodes, layout, form=form, advantages=given)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        del batch
+        made = sum(tensor.numel() * tensor.element_size() for tensor in batch.tensors().values())
         results[f"{layout}/{form}"] = {
-            "seconds": statistics.median(times),
-            "tokens": tokens,
+            "seconds": times[layout, form],
+            "tokens": batch.num_tokens,
             "tensor_bytes": made,
             "peak_bytes": peak,
             "peak_over_tensors": peak / made,
         }
-    head = pack(episodes[:sample], form="varlen", advantages=given[:sample], discount=1.0)
-    times = []
-    for _ in range(2):
-        started = time.perf_counter()
-        looped = loop_batch(episodes[:sample], given[:sample], head)
-        times.append(time.perf_counter() - started)
-    for name, tensor in looped.items():
+    for name, tensor in loop_batch(episodes[:sample], given[:sample], head).items():
         assert torch.equal(tensor, getattr(head, name)), name
-    # The loop is linear in tokens: its time on the sample, scaled, is less than its time on everything.
-    tokens_head, tokens_all = head.num_tokens, results["episode/varlen"]["tokens"]
-    results["loop_seconds"] = min(times) * tokens_all / tokens_head
+    # The loop is linear in tokens: its time on the sample, scaled, is at most its time on everything.
+    scale = results["episode/varlen"]["tokens"] / head.num_tokens
+    results["loop_seconds"] = min(loop_times) * scale
     results["speedup"] = results["loop_seconds"] / results["episode/varlen"]["seconds"]
     return results
+
+
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def show(title: str, result: dict[str, Any]) -> None:
@@ -229,7 +234,7 @@ def main() -> None:
         record["tree"] = compare(episodes, ["episode", "tree"], options.repeats, 20_000, options.device)
         show("2 turns, group 8, prompt 800, completion 200 (against episode)", record["tree"])
     if options.only in (None, "speed"):
-        record["speed"] = speed(options.episodes, min(options.episodes, 5_000))
+        record["speed"] = speed(options.episodes, min(options.episodes, 5_000), options.repeats)
         print(
             f"\npacking {options.episodes} episodes: loop {record['speed']['loop_seconds']:.1f} s (scaled from "
             f"{record['speed']['loop_sample']}), {record['speed']['speedup']:.1f} x as fast"

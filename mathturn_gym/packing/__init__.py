@@ -4,7 +4,7 @@ pack(episodes, layout=..., form=...) ─► PackedBatch ─► micro_batches ─
                                             └─► unpack ─► the same episodes, to the bit
 """
 
-from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, Form, Layout, PackedBatch, Pieces, episode_facts
+from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, FactsTable, Form, Layout, PackedBatch, Pieces
 from mathturn_gym.packing.layouts import pack, unpack
 from mathturn_gym.packing.masks import dense_mask, mask_mod, model_inputs
 from mathturn_gym.packing.selection import drop_stale, mask_stale, micro_batches, select_rows
@@ -13,13 +13,13 @@ __all__ = [
     "FORMS",
     "LAYOUTS",
     "Facts",
+    "FactsTable",
     "Form",
     "Layout",
     "PackedBatch",
     "Pieces",
     "dense_mask",
     "drop_stale",
-    "episode_facts",
     "mask_mod",
     "mask_stale",
     "micro_batches",

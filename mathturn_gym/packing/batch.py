@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import torch
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, raise_unknown_name
 from mathturn_gym.types import NO_VERSION, Episode
 
-__all__ = ["FORMS", "LAYOUTS", "Facts", "Form", "Layout", "PackedBatch", "Pieces", "Unit"]
+__all__ = ["FORMS", "LAYOUTS", "Facts", "FactsTable", "Form", "Layout", "PackedBatch", "Pieces", "Unit"]
 
 Layout: TypeAlias = Literal["episode", "turns", "tree"]
 Form: TypeAlias = Literal["padded", "varlen"]
@@ -38,18 +38,27 @@ _TOKEN_DTYPES: dict[str, torch.dtype] = {
 }
 
 
+FACT_FIELDS: tuple[str, ...] = tuple(
+    field.name
+    for field in fields(Episode)
+    if field.name not in ("ids", "loss_mask", "logprobs", "versions", "turn_spans")
+)
+_fact_values = attrgetter(*FACT_FIELDS, "turn_spans")
+_NO_IDS: Final = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
     """What an episode has besides its tokens; with a batch's tensors it is the whole episode again.
 
     Args:
-        episode_fields: The fields of `Episode` that are not one per id (references, nothing is copied).
+        fields: The fields of `Episode` that are not one per id (references, nothing is copied).
         spans: int64 (K, 2), `Episode.turn_spans`.
         size: Ids of the episode.
         tail: int64; ids that no row of the layout holds (what follows the last completion in layout `"turns"`).
     """
 
-    episode_fields: tuple[Any, ...]
+    fields: tuple[Any, ...]
     spans: npt.NDArray[np.int64]
     size: int
     tail: npt.NDArray[np.int64]
@@ -61,7 +70,7 @@ class Facts:
 
     def __getitem__(self, field: str) -> Any:
         """One of the episode's fields by name."""
-        return self.episode_fields[FACT_FIELDS.index(field)]
+        return self.fields[FACT_FIELDS.index(field)]
 
     def blank(self) -> Episode:
         """The episode with its tokens blotted out: ids 0, log-probs 0, versions 0."""
@@ -74,15 +83,56 @@ class Facts:
             logprobs=np.zeros(self.size, np.float32),
             versions=np.where(mask, 0, NO_VERSION).astype(np.int32),
             turn_spans=self.spans.copy(),
-            **dict(zip(FACT_FIELDS, self.episode_fields, strict=True)),
+            **dict(zip(FACT_FIELDS, self.fields, strict=True)),
         )
 
 
-FACT_FIELDS: tuple[str, ...] = tuple(
-    field.name
-    for field in fields(Episode)
-    if field.name not in ("ids", "loss_mask", "logprobs", "versions", "turn_spans")
-)
+class FactsTable(Sequence[Facts]):
+    """The facts of many episodes; a `Facts` is made when it is asked for, so that packing makes few objects.
+
+    Args:
+        episodes: Where the facts come from; their token arrays are not kept.
+        turns: int64 (E,), turns of each.
+        sizes: int64 (E,), ids of each.
+        tails: Per episode the ids that no row of the layout holds; None where all are held.
+    """
+
+    __slots__ = ("_rows", "_sizes", "_tails", "turns")
+
+    def __init__(
+        self,
+        episodes: Sequence[Episode],
+        turns: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        tails: Sequence[npt.NDArray[np.int64]] | None = None,
+    ) -> None:
+        self._rows = list(map(_fact_values, episodes))
+        self._sizes = sizes
+        self._tails = tails
+        self.turns = turns
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Facts: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Facts]: ...
+
+    def __getitem__(self, at: int | slice) -> Facts | list[Facts]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        *known, spans = self._rows[at]
+        return Facts(tuple(known), spans, int(self._sizes[at]), _NO_IDS if self._tails is None else self._tails[at])
+
+    def take(self, chosen: Sequence[int]) -> FactsTable:
+        """The facts of some of the episodes."""
+        index = np.asarray(chosen, np.int64)
+        tails = None if self._tails is None else [self._tails[at] for at in chosen]
+        part = FactsTable((), self.turns[index], self._sizes[index], tails)
+        part._rows = [self._rows[at] for at in chosen]
+        return part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +213,7 @@ class PackedBatch:
     cu_seqlens: torch.Tensor
     max_seqlen: int
     has_logprobs: bool
-    facts: tuple[Facts, ...]
+    facts: FactsTable
     pieces: Pieces
 
     def __post_init__(self) -> None:
@@ -253,7 +303,7 @@ class PackedBatch:
         episode = self.episode_index[self.loss_mask].long()
         if unit == "token":
             return int(episode.shape[0]), torch.arange(episode.shape[0], device=self.device)
-        width = max((facts.spans.shape[0] for facts in self.facts), default=0) + 1
+        width = int(self.facts.turns.max(initial=0)) + 1
         key = episode if unit == "sequence" else episode * width + self.turn_index[self.loss_mask].long()
         values, inverse = torch.unique(key, return_inverse=True)
         return int(values.shape[0]), inverse
@@ -264,7 +314,7 @@ class PackedBatch:
         if self.layout != "turns":
             return ()
         rows = np.bincount(self.pieces.episode, minlength=len(self.facts))
-        return tuple(e for e, facts in enumerate(self.facts) if rows[e] != facts.spans.shape[0])
+        return tuple(np.flatnonzero(rows != self.facts.turns).tolist())
 
     def require_logprobs(self, purpose: str) -> None:
         """Raises `InvalidEpisodeError` naming episode and turn where a behaviour log-prob is missing."""
@@ -278,11 +328,3 @@ class PackedBatch:
                 f"{name}, turn {int(self.turn_index[row, column])}: behaviour log-probs are missing (NaN), and "
                 f"{purpose} needs them; sample with a policy that gives log-probs"
             )
-
-
-_fact_values = attrgetter(*FACT_FIELDS)
-
-
-def episode_facts(episode: Episode, tail: npt.NDArray[np.int64]) -> Facts:
-    """The facts of an episode; `tail` are the ids that no row of the layout holds."""
-    return Facts(_fact_values(episode), episode.turn_spans, episode.ids.shape[0], tail)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_int, raise_unknown_name
-from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, Form, Layout, PackedBatch, Pieces, episode_facts
+from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
+from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, Form, Layout, PackedBatch, Pieces
+from mathturn_gym.packing.pieces import LAYOUT_PIECES, Spans, runs
 from mathturn_gym.returns import advantages as default_advantages
-from mathturn_gym.returns import episode_returns, group_index
+from mathturn_gym.returns import episode_returns
 from mathturn_gym.types import NO_VERSION, Episode
 
 __all__ = ["pack", "unpack"]
 
 _Index = npt.NDArray[np.int64]
-_NO_IDS: Final = np.zeros(0, np.int64)
 
 
 def pack(
@@ -71,14 +71,13 @@ def pack(
     if len(episodes) == 0:
         raise InvalidValueError("episodes must hold at least one episode, got none")
     pad = check_int("pad_id", pad_id, low=0)
-    spans = _Spans(episodes)
-    pieces, piece_of_span, facts = _LAYOUT_PIECES[layout](episodes, spans)
+    spans = Spans(episodes)
     values = {
         "advantages": _advantage_values(episodes, spans, advantages, discount),
         "returns": episode_returns(episodes, discount),
         "rewards": np.concatenate([episode.rewards for episode in episodes]).astype(np.float32),
     }
-    batch = _build(episodes, spans, pieces, piece_of_span, values, layout, form, pad, facts)
+    batch = _build(episodes, spans, values, layout, form, pad)
     if not allow_missing_logprobs:
         batch.require_logprobs("training by ratios (allow_missing_logprobs=False)")
     if pin_memory:
@@ -86,95 +85,8 @@ def pack(
     return batch if device is None else batch.to(device, non_blocking=pin_memory)
 
 
-class _Spans:
-    """All completions of all episodes, end to end, in order of episode and turn (S of them, M ids)."""
-
-    def __init__(self, episodes: Sequence[Episode]) -> None:
-        count = len(episodes)
-        self.turns = np.fromiter((len(e.rewards) for e in episodes), np.int64, count)
-        self.sizes = np.fromiter((len(e.ids) for e in episodes), np.int64, count)
-        bounds = np.concatenate([e.turn_spans for e in episodes])
-        self.start, self.end = bounds[:, 0], bounds[:, 1]
-        self.length = self.end - self.start
-        self.episode = np.repeat(np.arange(count), self.turns)
-        self.turn = _ranges(np.zeros(count, np.int64), self.turns)
-        first = np.cumsum(self.turns) - self.turns
-        self.prompt = self.sizes.copy()
-        some = self.turns > 0
-        self.prompt[some] = self.start[first[some]]
-        bad = np.flatnonzero((self.start == 0) & (self.length > 0))
-        if bad.size:
-            at = int(bad[0])
-            one = episodes[int(self.episode[at])]
-            raise InvalidEpisodeError(
-                f"episode {one.index} on {one.problem_id!r}, turn {int(self.turn[at])}: its completion begins at id 0, "
-                f"so nothing predicts it; an episode must begin with a prompt"
-            )
-
-
-def _ranges(start: _Index, length: _Index) -> _Index:
-    """The numbers start[0], start[0] + 1, … (length[0] of them), then start[1], and so on."""
-    ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    result = np.repeat(start - ends + length, length)
-    result += np.arange(total)
-    return result
-
-
-def _pieces(row: _Index, episode: _Index, length: _Index, **others: _Index) -> Pieces:
-    zeros = np.zeros(len(row), np.int64)
-    columns = {"start": zeros, "offset": zeros, "turn": zeros - 1, "branch": zeros, **others}
-    return Pieces(row=row, episode=episode, length=length, **columns)
-
-
-def _episode_pieces(episodes: Sequence[Episode], spans: _Spans) -> tuple[Pieces, _Index, tuple[Facts, ...]]:
-    rows = np.arange(len(episodes))
-    return _pieces(rows, rows, spans.sizes), spans.episode, tuple([episode_facts(e, _NO_IDS) for e in episodes])
-
-
-def _turn_pieces(episodes: Sequence[Episode], spans: _Spans) -> tuple[Pieces, _Index, tuple[Facts, ...]]:
-    rows = np.arange(len(spans.start))
-    facts = tuple(
-        [episode_facts(e, e.ids[int(e.turn_spans[-1, 1]) if len(e.turn_spans) else 0 :].copy()) for e in episodes]
-    )
-    return _pieces(rows, spans.episode, spans.end, turn=spans.turn), rows, facts
-
-
-def _tree_pieces(episodes: Sequence[Episode], spans: _Spans) -> tuple[Pieces, _Index, tuple[Facts, ...]]:
-    groups = group_index(episodes).tolist()
-    trees: dict[tuple[int, bytes], int] = {}
-    keys = ((group, episode.prompt_ids.tobytes()) for group, episode in zip(groups, episodes, strict=True))
-    tree = np.fromiter((trees.setdefault(key, len(trees)) for key in keys), np.int64, len(episodes))
-    order = np.argsort(tree, kind="stable")
-    sizes = np.bincount(tree, minlength=len(trees))
-    heads = np.cumsum(sizes) - sizes  # position of each tree's first member in `order`
-    branch = spans.sizes - spans.prompt
-    before = np.cumsum(branch[order]) - branch[order]  # branch ids before each member, over all trees
-    offset = spans.prompt[order] + before - np.repeat(before[heads], sizes)
-    first = order[heads]
-    blank = np.zeros(len(trees), np.int64)
-    row = np.concatenate([np.arange(len(trees)), tree[order]])
-    number = np.concatenate([blank, 1 + _ranges(blank, sizes)])
-    pieces = _pieces(
-        row,
-        np.concatenate([first, order]),
-        np.concatenate([spans.prompt[first], branch[order]]),
-        start=np.concatenate([blank, spans.prompt[order]]),
-        offset=np.concatenate([blank, offset]),
-        branch=number,
-    )
-    sort = np.lexsort((number, row))
-    rank = np.argsort(sort, kind="stable")  # where each piece went
-    piece_of_episode = np.empty(len(episodes), np.int64)
-    piece_of_episode[order] = rank[len(trees) :]
-    return pieces.take(sort), piece_of_episode[spans.episode], tuple([episode_facts(e, _NO_IDS) for e in episodes])
-
-
-_LAYOUT_PIECES: Final = {"episode": _episode_pieces, "turns": _turn_pieces, "tree": _tree_pieces}
-
-
 def _advantage_values(
-    episodes: Sequence[Episode], spans: _Spans, given: Sequence[npt.ArrayLike] | None, discount: float | None
+    episodes: Sequence[Episode], spans: Spans, given: Sequence[npt.ArrayLike] | None, discount: float | None
 ) -> npt.NDArray[np.float32]:
     """One advantage per turn, end to end: float32 (S,)."""
     if given is None:
@@ -208,92 +120,102 @@ def _advantage_values(
 
 def _build(
     episodes: Sequence[Episode],
-    spans: _Spans,
-    pieces: Pieces,
-    piece_of_span: _Index,
+    spans: Spans,
     values: dict[str, npt.NDArray[np.float32]],
     layout: Layout,
     form: Form,
     pad_id: int,
-    facts: tuple[Facts, ...],
 ) -> PackedBatch:
-    """Writes every tensor once, at its final place."""
+    """Writes every tensor once, in one sequential pass each: packing is bound by memory, not by Python."""
+    pieces, piece_of_span, facts = LAYOUT_PIECES[layout](episodes, spans)
     rows = int(pieces.row[-1]) + 1 if len(pieces.row) else 0
     lengths = np.bincount(pieces.row, pieces.length, minlength=rows).astype(np.int64)
     cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-    if cu_seqlens[-1] >= 2**31:
-        raise InvalidValueError(
-            f"{int(cu_seqlens[-1])} ids do not fit in one batch (int32 cu_seqlens): pack fewer episodes"
-        )
-    longest = int(lengths.max(initial=0))
-    shape = (1, int(cu_seqlens[-1])) if form == "varlen" else (rows, longest)
+    total, longest = int(cu_seqlens[-1]), int(lengths.max(initial=0))
+    if total >= 2**31:
+        raise InvalidValueError(f"{total} ids do not fit in one batch (int32 cu_seqlens): pack fewer episodes")
+    shape = (1, total) if form == "varlen" else (rows, longest)
     row_start = cu_seqlens[:-1] if form == "varlen" else np.arange(rows) * longest
     place = row_start[pieces.row] + pieces.offset
-    dense = form == "varlen"  # pieces then fill the tensors in order, without gaps
-    filled: Any = slice(None) if dense else _ranges(place, pieces.length)
+    begin = place[piece_of_span] + spans.start - pieces.start[piece_of_span]
+    by_place = np.argsort(begin, kind="stable")  # as they are, but for trees
+    begin, length = begin[by_place], spans.length[by_place]
 
-    def new(dtype: type[np.generic], fill: int, piece_values: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        array = np.full(shape, fill, dtype)
-        if piece_values is not None:
-            array.reshape(-1)[filled] = np.repeat(piece_values.astype(dtype), pieces.length)
-        return array
+    def per_piece(column: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
+        return runs(shape, place, pieces.length, column, fill)
 
-    whole = len(pieces.start) == len(episodes) and layout == "episode"
-    ids = (
-        np.concatenate([episode.ids for episode in episodes])
-        if whole
-        else np.concatenate(
-            [
-                _NO_IDS,
-                *(
-                    episodes[e].ids[start : start + length]
-                    for e, start, length in zip(
-                        pieces.episode.tolist(), pieces.start.tolist(), pieces.length.tolist(), strict=True
-                    )
-                ),
-            ]
-        )
-    )
-    input_ids = new(np.int64, pad_id)
-    input_ids.reshape(-1)[filled] = ids
-    del ids
-    positions = new(np.int64, 0)
-    positions.reshape(-1)[filled] = _ranges(pieces.start, pieces.length)
-    owner = np.where((pieces.branch == 0) & (layout == "tree"), -1, pieces.episode)
-    episode_index, branch_index = new(np.int32, -1, owner), new(np.int32, -1, pieces.branch)
+    def per_turn(column: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
+        return runs(shape, begin, length, column[by_place], fill)
 
-    trained = _ranges(place[piece_of_span] + spans.start - pieces.start[piece_of_span], spans.length)
+    branch_index = per_piece(pieces.branch.astype(np.int32), -1)
+    loss_mask = per_turn(np.ones(len(begin), np.bool_), 0)
+    ordered = [episodes[e] for e in pieces.episode[pieces.branch > 0].tolist()] if layout == "tree" else episodes
+    plain = layout == "episode" and form == "varlen"  # the episodes' own arrays, end to end, are the tensors
 
-    def scatter(dtype: type[np.generic], fill: int, token_values: npt.NDArray[Any] | bool) -> npt.NDArray[Any]:
-        array = np.full(shape, fill, dtype)
-        array.reshape(-1)[trained] = token_values
-        return array
+    def per_id(name: str, fill: int) -> npt.NDArray[Any]:
+        flat = np.concatenate([getattr(episode, name) for episode in ordered])
+        if plain:
+            return flat.reshape(shape)
+        result = np.full(shape, fill, flat.dtype)
+        result[loss_mask] = flat[np.concatenate([episode.loss_mask for episode in ordered])]
+        return result
 
-    own = np.concatenate([episode.loss_mask for episode in episodes])
-    logprobs = np.concatenate([episode.logprobs for episode in episodes])[own]
+    logprobs = per_id("logprobs", 0)
+    versions = per_id("versions", NO_VERSION)
     tensors: dict[str, npt.NDArray[Any]] = {
-        "input_ids": input_ids,
-        "position_ids": positions,
-        "episode_index": episode_index,
+        "input_ids": _input_ids(episodes, pieces, branch_index, pad_id, plain=plain),
+        "loss_mask": loss_mask,
+        "behaviour_logprobs": logprobs,
+        "versions": versions,
+        "turn_index": per_turn(spans.turn.astype(np.int32), -1),
+        "episode_index": per_piece(_owners(pieces, layout), -1),
+        "position_ids": _positions(shape, place, pieces, branch_index),
         "branch_index": branch_index,
-        "loss_mask": scatter(np.bool_, 0, True),
-        "behaviour_logprobs": scatter(np.float32, 0, logprobs),
-        "versions": scatter(np.int32, NO_VERSION, np.concatenate([e.versions for e in episodes])[own]),
-        "turn_index": scatter(np.int32, -1, np.repeat(spans.turn.astype(np.int32), spans.length)),
-        **{name: scatter(np.float32, 0, np.repeat(array, spans.length)) for name, array in values.items()},
+        **{name: per_turn(column, 0) for name, column in values.items()},
         "cu_seqlens": cu_seqlens.astype(np.int32),
     }
-    predictor = _predictors(pieces, place, shape, form) if layout == "tree" else None
     return PackedBatch(
         layout=layout,
         form=form,
         **{name: torch.from_numpy(array) for name, array in tensors.items()},
-        predictor_index=predictor,
+        predictor_index=_predictors(pieces, place, shape, form) if layout == "tree" else None,
         max_seqlen=longest,
-        has_logprobs=not bool(np.isnan(logprobs).any()),
+        has_logprobs=not np.isnan(logprobs.min(initial=0.0)),  # the minimum is NaN where any is
         facts=facts,
         pieces=pieces,
     )
+
+
+def _input_ids(
+    episodes: Sequence[Episode], pieces: Pieces, branch_index: npt.NDArray[np.int32], pad_id: int, *, plain: bool
+) -> npt.NDArray[np.int64]:
+    if plain:
+        return np.concatenate([episode.ids for episode in episodes]).reshape(branch_index.shape)
+    columns = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
+    parts = [episodes[e].ids[start:end] for e, start, end in zip(*columns, strict=True)]
+    flat = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    if flat.size == branch_index.size:
+        return flat.reshape(branch_index.shape)
+    result = np.full(branch_index.shape, pad_id, np.int64)
+    result[branch_index >= 0] = flat
+    return result
+
+
+def _positions(
+    shape: tuple[int, int], place: _Index, pieces: Pieces, branch_index: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int64]:
+    """Each id's place in its own episode, 0 on padding."""
+    result = runs(shape, place, pieces.length, pieces.start - place, 0)
+    result += np.arange(result.size).reshape(shape)
+    if result.size > pieces.length.sum():
+        result[branch_index < 0] = 0
+    return result
+
+
+def _owners(pieces: Pieces, layout: Layout) -> npt.NDArray[np.int32]:
+    """The episode of each piece; nobody owns a tree's shared prompt."""
+    shared = (pieces.branch == 0) & (layout == "tree")
+    return np.where(shared, -1, pieces.episode).astype(np.int32)
 
 
 def _predictors(pieces: Pieces, place: _Index, shape: tuple[int, int], form: Form) -> torch.Tensor:

@@ -113,7 +113,7 @@ def select_rows(batch: PackedBatch, rows: Sequence[int]) -> PackedBatch:
     tensors = _take(batch, chosen, lengths)
     lookup = torch.from_numpy(new_episode.astype(np.int32)).to(batch.device)
     tensors["episode_index"] = lookup[tensors["episode_index"].long()]
-    facts = tuple(batch.facts[e] for e in episodes.tolist())
+    facts = batch.facts.take(episodes.tolist())
     changes: dict[str, Any] = dict(tensors)
     return replace(batch, **changes, max_seqlen=int(lengths.max()), facts=facts, pieces=pieces)
 

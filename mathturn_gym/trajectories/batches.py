@@ -14,7 +14,7 @@ from mathturn_gym.errors import InvalidValueError, MathTurnError
 from mathturn_gym.trajectories.records import build_episode, facts_to_record
 
 if TYPE_CHECKING:
-    from mathturn_gym.packing import PackedBatch
+    from mathturn_gym.packing import FactsTable, PackedBatch
 
 __all__ = ["load_batch", "save_batch"]
 
@@ -125,14 +125,14 @@ def _check_pieces(batch: PackedBatch, source: str) -> None:
         raise InvalidValueError(f"{source} is not a whole packed batch: its pieces do not fit its rows and episodes")
 
 
-def _facts(tensors: dict[str, Any]) -> tuple[Any, ...]:
-    from mathturn_gym.packing import episode_facts
+def _facts(tensors: dict[str, Any]) -> FactsTable:
+    from mathturn_gym.packing import FactsTable
 
     records = json.loads(tensors.pop("facts.json").numpy().tobytes())
     sizes = tensors.pop("facts.sizes").numpy()
     tails = np.split(tensors.pop("facts.tails").numpy(), np.cumsum(sizes[:, 1])[:-1]) if len(sizes) else []
-    found = []
-    for record, (size, _), tail in zip(records, sizes.tolist(), tails, strict=True):
+    episodes = []
+    for record, (size, _) in zip(records, sizes.tolist(), strict=True):
         # An episode of blank ids with these facts: checks them as an episode's, and has every field.
         blank = np.zeros(size, np.int64)
         mask = np.zeros(size, np.bool_)
@@ -142,8 +142,9 @@ def _facts(tensors: dict[str, Any]) -> tuple[Any, ...]:
         episode = build_episode(
             record, ids=blank, loss_mask=mask, logprobs=np.zeros(size, np.float32), versions=versions
         )
-        found.append(episode_facts(episode, tail.copy()))
-    return tuple(found)
+        episodes.append(episode)
+    turns = np.array([episode.num_turns for episode in episodes], np.int64)
+    return FactsTable(episodes, turns, sizes[:, 0].copy(), [tail.copy() for tail in tails])
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
