@@ -1,6 +1,6 @@
 """What the built-in policy learns from its warm start, on held-out problems, over several seeds.
 
-    python benchmarks/learning.py [--seeds 3] [--episodes 15000] [--out runs/benchmarks/learning.json]
+    python benchmarks/learning.py [--seeds 3] [--jobs 2] [--out runs/benchmarks/learning.json]
 
 Linear equations (lins): accuracy at the first try and within four turns, before and after at most 15,000 episodes,
 on test equations that neither warm start nor training ever showed (settings were chosen on validation equations).
@@ -18,6 +18,9 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -55,18 +58,22 @@ def random_hint(context: FeedbackContext) -> str:
 
 
 def play(policy: Policy, config: ReinforceConfig, problems: str, episodes: int, group: int = 1, **changes: Any) -> Any:
-    """A report over test problems; the same problems and seeds for every policy."""
+    """A report over test problems; the same problems and samples for every policy of a seed."""
     settings = {**config.env_kwargs("train"), "problems": problems, **changes}
     env = make_vec(config.env_id, 128, **settings)
     try:
-        return summarize(collect(env, policy, episodes, seed=20_000, group_size=group), resamples=200, by=())
+        return summarize(
+            collect(env, policy, episodes, seed=derive_seed("test", config.seed), group_size=group),
+            resamples=200,
+            by=(),
+        )
     finally:
         env.close()
 
 
-def lins(seed: int, episodes: int, played: int, run_dir: str, before: CausalLMPolicy) -> dict[str, float]:
+def lins(seed: int, episodes: int | None, played: int, run_dir: str, before: CausalLMPolicy) -> dict[str, float]:
     """Equations, before and after."""
-    config = preset("lins", run_dir, seed=seed, episodes=episodes)
+    config = preset("lins", run_dir, seed=seed, **_changes(episodes))
     policy, seconds = _train(config)
     figures = {"lins seconds": seconds}
     for name, who in (("before", before), ("after", policy)):
@@ -78,10 +85,10 @@ def lins(seed: int, episodes: int, played: int, run_dir: str, before: CausalLMPo
     return figures
 
 
-def guess8(seed: int, episodes: int, played: int, run_dir: str, before: CausalLMPolicy) -> dict[str, float]:
+def guess8(seed: int, episodes: int | None, played: int, run_dir: str, before: CausalLMPolicy) -> dict[str, float]:
     """A hidden number, with feedback that informs, is silent, lies, or is random."""
-    told = preset("guess8", f"{run_dir}-hint", seed=seed, episodes=episodes)
-    untold = preset("guess8", f"{run_dir}-plain", seed=seed, episodes=episodes, feedback="plain")
+    told = preset("guess8", f"{run_dir}-hint", seed=seed, **_changes(episodes))
+    untold = preset("guess8", f"{run_dir}-plain", seed=seed, feedback="plain", **_changes(episodes))
     (listener, seconds), (deaf, _) = _train(told), _train(untold)
     feedbacks: Mapping[str, str | Callable[[FeedbackContext], str]] = {
         "hint": "hint",
@@ -103,22 +110,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=None, help="of each training; the presets' where not given")
-    parser.add_argument("--played", type=int, default=2048, help="test episodes per figure")
+    parser.add_argument("--played", type=int, default=1024, help="test episodes per figure")
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     parser.add_argument("--tasks", nargs="+", choices=("lins", "guess8"), default=("lins", "guess8"))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/learning.json"))
     options = parser.parse_args()
-    before = CausalLMPolicy.from_pretrained(TINY_PATH)
-    rows: list[dict[str, float]] = []
-    for seed in range(options.seeds):
-        row: dict[str, float] = {}
-        with cpu_threads(1):
-            for name, task in (("lins", lins), ("guess8", guess8)):
-                if name in options.tasks:
-                    run_dir = str(options.out.parent / f"learning-{name}-{seed}")
-                    row |= task(seed, options.episodes, options.played, run_dir, before)
-        rows.append(row)
-        print(f"seed {seed}: " + ", ".join(f"{name} {value:.3f}" for name, value in row.items()), flush=True)
+    # A process per seed; spawned, since torch's threads do not survive a fork.
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(one_seed, range(options.seeds), repeat(options)))
     return _report(rows, options.out)
+
+
+def one_seed(seed: int, options: argparse.Namespace) -> dict[str, float]:
+    """All figures of one seed."""
+    before = CausalLMPolicy.from_pretrained(TINY_PATH)
+    row: dict[str, float] = {}
+    with cpu_threads(1):
+        for name, task in (("lins", lins), ("guess8", guess8)):
+            if name in options.tasks:
+                run_dir = str(options.out.parent / f"learning-{name}-{seed}")
+                row |= task(seed, options.episodes, options.played, run_dir, before)
+                print(f"seed {seed}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()), flush=True)
+    return row
+
+
+def _changes(episodes: int | None) -> dict[str, int]:
+    return {} if episodes is None else {"episodes": episodes, "eval_every": 0}
 
 
 def _train(config: ReinforceConfig) -> tuple[CausalLMPolicy, float]:

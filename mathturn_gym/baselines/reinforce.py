@@ -84,29 +84,42 @@ def train(
         InvalidValueError: the folder is in use, or the config does not fit the environment.
         CheckpointError: the warm start or the checkpoint does not load.
     """
-    folder = RunFolder(config, resume=resume, overwrite=overwrite)
     with cpu_threads(config.threads), no_progress_bars(), interrupt_flag() as interrupted:
-        trainer = Trainer(config)
-        if resume and folder.has_checkpoint():
-            trainer.load(folder.checkpoint_path)
-        folder.start_metrics(trainer.iteration if trainer.iteration else -1)
+        trainer = Trainer(config)  # first: a config that does not fit leaves no folder behind
         try:
-            if trainer.iteration == 0:
-                _report(folder, {"iteration": 0, "episodes": 0, **trainer.evaluate()}, on_progress)
-            while trainer.iteration < config.iterations and not interrupted():
-                metrics = trainer.step()
-                last = trainer.iteration == config.iterations
-                if last or (config.eval_every and trainer.iteration % config.eval_every == 0):
-                    metrics.update(trainer.evaluate())
-                _report(folder, metrics, on_progress)
-                if last or interrupted() or trainer.iteration % config.save_every == 0:
-                    folder.save(trainer.policy.model, trainer.policy.tokenizer, trainer.state())
+            folder = RunFolder(config, resume=resume, overwrite=overwrite)
+            if resume and folder.has_checkpoint():
+                trainer.load(folder.checkpoint_path)
+            _run(trainer, folder, interrupted, on_progress)
         finally:
-            folder.close()
             trainer.close()
     history = read_metrics(folder.path)
     draw_curve(history, folder.path / "curve.png")
     return TrainResult(folder.path, trainer.policy, history, trainer.iteration < config.iterations)
+
+
+def _run(
+    trainer: Trainer,
+    folder: RunFolder,
+    interrupted: Callable[[], bool],
+    on_progress: Callable[[Metrics], None] | None,
+) -> None:
+    """Iterates to the end of the config's episodes, or to an interrupt, with a checkpoint at the last."""
+    config = trainer.config
+    folder.start_metrics(trainer.iteration if trainer.iteration else -1)
+    try:
+        if trainer.iteration == 0:
+            _report(folder, {"iteration": 0, "episodes": 0, **trainer.evaluate()}, on_progress)
+        while trainer.iteration < config.iterations and not interrupted():
+            metrics = trainer.step()
+            last = trainer.iteration == config.iterations
+            if last or (config.eval_every and trainer.iteration % config.eval_every == 0):
+                metrics.update(trainer.evaluate())
+            _report(folder, metrics, on_progress)
+            if last or interrupted() or trainer.iteration % config.save_every == 0:
+                folder.save(trainer.policy.model, trainer.policy.tokenizer, trainer.state())
+    finally:
+        folder.close()
 
 
 class TurnBaseline:

@@ -168,6 +168,14 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     assert (other / "mine.txt").exists()
 
 
+def test_a_config_that_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="unknown problems 'lns"):
+        train(small(tmp_path / "run", problems="lns"))
+    with pytest.raises(CheckpointError, match="nowhere"):
+        train(small(tmp_path / "run", model=str(tmp_path / "nowhere")))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("broken", ["trainer.json", "trainer.safetensors"])
 def test_a_broken_checkpoint_is_named(tmp_path: Path, broken: str) -> None:
     config = small(tmp_path / "run", episodes=8)
@@ -214,7 +222,7 @@ def test_advantages_are_returns_minus_a_running_mean_of_their_turn() -> None:
 
 
 def test_hints_are_learned_within_a_few_iterations(tmp_path: Path) -> None:
-    config = preset("guess8", str(tmp_path / "run"), episodes=2048, eval_every=0, eval_episodes=256)
+    config = preset("guess8", str(tmp_path / "run"), episodes=1920, eval_every=0, eval_episodes=256)
     history = train(config).history
     # Blind guessing among ten digits solves 0.27; no policy that ignores the hints solves more than 0.375.
     assert history[0]["validation/acc@3"] < 0.34
