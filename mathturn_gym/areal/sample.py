@@ -314,8 +314,7 @@ def _dtype(key: str, name: object) -> torch.dtype:
 def _tensor(key: str, values: Any, dtype: torch.dtype | None, record: Mapping[str, Any]) -> torch.Tensor:
     trailing = record["trailing_shapes"].get(key) or ()
     try:
-        tensor = torch.tensor(values, dtype=dtype)
-        return tensor.reshape(-1, *trailing) if tensor.numel() else tensor.reshape(0, *trailing)
+        return torch.tensor(values, dtype=dtype).reshape(len(values), *trailing)  # lists of nothing have no shape
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValidationError(f"data[{key!r}] must be {dtype} of trailing shape {tuple(trailing)}: {error}") from error
 
