@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mathturn_gym.problems.files import JsonLines, RowError, text_field
+from mathturn_gym.problems.files import ProblemFile, RowError, text_field
 from mathturn_gym.types import Problem
 from mathturn_gym.verifier.extract import extract
 
 __all__ = ["ArealProblems"]
 
 
-class ArealProblems(JsonLines):
+class ArealProblems(ProblemFile):
     r"""The mathematics problems of an AReaL data set; a problem's id is its `query_id`.
 
     A solution's answer is its last `\boxed{…}`, or the whole text where it has none. A row without `task` is a

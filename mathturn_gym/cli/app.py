@@ -14,6 +14,7 @@ from mathturn_gym.cli.demo import demo
 from mathturn_gym.cli.evaluate import evaluate
 from mathturn_gym.cli.info import info
 from mathturn_gym.cli.play import play
+from mathturn_gym.cli.problems import problems_app
 from mathturn_gym.cli.train import train
 from mathturn_gym.cli.verify import verify
 from mathturn_gym.cli.warmup import warmup
@@ -36,6 +37,7 @@ app.command()(play)
 app.command()(info)
 app.command()(verify)
 app.command()(warmup)
+app.add_typer(problems_app)
 
 
 def main() -> None:

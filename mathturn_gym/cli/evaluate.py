@@ -61,11 +61,11 @@ def evaluate(
     from gymnasium.vector import AutoresetMode
 
     from mathturn_gym.cli.policies import load_policy
-    from mathturn_gym.problems import FiniteSource, JsonLines, load_problems
+    from mathturn_gym.problems import FiniteSource, ProblemFile, load_problems
 
     console = Console()
-    source = JsonLines(problems, skip_bad_rows=True) if skip_bad_rows else load_problems(problems)
-    if isinstance(source, JsonLines) and source.skipped:
+    source = ProblemFile(problems, skip_bad_rows=True) if skip_bad_rows else load_problems(problems)
+    if isinstance(source, ProblemFile) and source.skipped:
         console.print(source.skipped_report(), markup=False, style="yellow", soft_wrap=True)
     finite = source if isinstance(source, FiniteSource) else None
     total = episodes if episodes is not None else samples * (len(finite) if finite else 512)

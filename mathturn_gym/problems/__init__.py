@@ -11,8 +11,9 @@ from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 from mathturn_gym.problems.base import SPLITS, FiniteSource, Generator, ProblemSource, split_of
 from mathturn_gym.problems.curriculum import Curriculum
 from mathturn_gym.problems.families import FAMILIES, FORMS, LEVELS, Family
-from mathturn_gym.problems.files import BadRow, JsonLines
+from mathturn_gym.problems.files import BadRow, DataSet, ProblemFile, StreamedFile
 from mathturn_gym.problems.generators import Addition, GuessNumber, LinearEquation
+from mathturn_gym.problems.gold import GoldFailure, check_gold
 from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
 from mathturn_gym.types import Problem
 
@@ -25,15 +26,19 @@ __all__ = [
     "Addition",
     "BadRow",
     "Curriculum",
+    "DataSet",
     "Family",
     "FiniteSource",
     "Generator",
+    "GoldFailure",
     "GuessNumber",
-    "JsonLines",
     "LinearEquation",
     "Mixture",
+    "ProblemFile",
     "ProblemSource",
     "ProblemsLike",
+    "StreamedFile",
+    "check_gold",
     "filter_by_pass_rate",
     "load_problems",
     "pass_rates",
@@ -46,6 +51,7 @@ NAMES: Final = ("lins", "add1", "add2", "add3", "guess8")
 """Built-in sources by name; `NAME:SPLIT` chooses a split. `addN` and `guessN` take other numbers too."""
 
 _NAME: Final = re.compile(r"(?P<family>[a-z]+)(?P<number>\d*)(?::(?P<split>\w+))?")
+_FILE: Final = re.compile(r"\.(?:(?:jsonl|ndjson|json|csv)(?:\.gz)?|parquet)$", re.IGNORECASE)
 _FAMILY: Final = re.compile(r"(?P<family>[a-z-]+)(?:@(?P<level>\d+))?(?::(?P<split>\w+))?(?::(?P<form>\w+))?")
 _WEIGHTED: Final = re.compile(r"(?:(?P<weight>\d+(?:\.\d+)?)\*)?(?P<name>.+)")
 
@@ -56,7 +62,8 @@ def load_problems(problems: ProblemsLike) -> ProblemSource:
     Args:
         problems: A name (`"lins"`, `"lins:test"`, `"add2"`, `"guess8"`), a family (`"quadratic"`, `"quadratic@2"`,
             `"quadratic@2:test:latex"`; `"families"` is all of them), a mixture of these (`"3*linear@1+primes"`), the path
-            of a file of problems, a `Problem`, a sequence of them, or a `ProblemSource`.
+            of a file of problems (with `:test` for the part that a stable hash puts there), `"hf:NAME:CONFIG:SPLIT"` for a
+            Hugging Face data set, a `Problem`, a sequence of them, or a `ProblemSource`.
 
     Raises:
         InvalidValueError: unknown name (the nearest is suggested) or type.
@@ -76,11 +83,24 @@ def load_problems(problems: ProblemsLike) -> ProblemSource:
         return FiniteSource(problems)
     if not isinstance(problems, (str, Path)):
         raise InvalidValueError(
-            f"problems must be a name, a .jsonl path, Problem objects or a ProblemSource, got {problems!r}"
+            f"problems must be a name, a path, Problem objects or a ProblemSource, got {problems!r}"
         )
-    if isinstance(problems, Path) or problems.endswith((".jsonl", ".json")):
-        return JsonLines(problems)
-    return _by_name(problems)
+    if isinstance(problems, Path):
+        return DataSet(problems) if problems.is_dir() else ProblemFile(problems)
+    if problems.startswith("hf:"):
+        return _data_set(problems.removeprefix("hf:"))
+    file, _, split = problems.rpartition(":")
+    if split in (*SPLITS, "all") and _FILE.search(file):
+        return ProblemFile(file).part(split)
+    return ProblemFile(problems) if _FILE.search(problems) else _by_name(problems)
+
+
+def _data_set(name: str) -> DataSet:
+    """`NAME`, `NAME:SPLIT` or `NAME:CONFIG:SPLIT`."""
+    parts = name.split(":")
+    if not 1 <= len(parts) <= 3 or not all(parts):
+        raise InvalidValueError(f"a data set is 'hf:NAME', 'hf:NAME:SPLIT' or 'hf:NAME:CONFIG:SPLIT', got 'hf:{name}'")
+    return DataSet(parts[0], parts[1] if len(parts) == 3 else None, parts[-1] if len(parts) > 1 else "train")
 
 
 def _by_name(name: str) -> ProblemSource:

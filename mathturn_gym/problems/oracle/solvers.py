@@ -204,8 +204,8 @@ def sequences(text: str) -> Any:
     """Term by term, and the infinite series by sympy's summation."""
     k = sympy.Symbol("k", integer=True)
     if "infinitely" in text:
-        first, ratio = find(r"first term (-?\d+) and the common ratio (\S+)\.", text)
-        return sympy.summation(int(first) * expression(ratio) ** k, (k, 0, sympy.oo))
+        start, factor = find(r"first term (-?\d+) and the common ratio (\S+)\.", text)
+        return sympy.summation(int(start) * expression(factor) ** k, (k, 0, sympy.oo))
     if "arithmetic" in text:
         first, step, n = numbers(text)
         terms = list(itertools.accumulate([step] * (n - 1), initial=first))
