@@ -31,11 +31,12 @@ if TYPE_CHECKING:
         register_environment,
     )
     from mathturn_gym.areal.sample import SequenceSample, ValidationError
-    from mathturn_gym.areal.worker import AgentWorker, Job, Outcome
+    from mathturn_gym.areal.worker import AgentWorker, AsyncPolicy, Job, Outcome
 
 _HOME: Final = {
     "AgentWorker": "worker",
     "ArealProblems": "dataset",
+    "AsyncPolicy": "worker",
     "BundledGenerationOutputs": "protocol",
     "EnvironmentService": "protocol",
     "GenerationHyperparameters": "protocol",
@@ -59,6 +60,7 @@ _HOME: Final = {
 __all__ = [
     "AgentWorker",
     "ArealProblems",
+    "AsyncPolicy",
     "BundledGenerationOutputs",
     "EnvironmentService",
     "GenerationHyperparameters",

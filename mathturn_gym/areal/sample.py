@@ -27,8 +27,11 @@ class KeyMismatchError(ValidationError, KeyError):
 
 
 class _MicroBatches(Protocol):
-    n_mbs: int
-    max_tokens_per_mb: int
+    @property
+    def n_mbs(self) -> int: ...
+
+    @property
+    def max_tokens_per_mb(self) -> int: ...
 
 
 @dataclass(eq=False)

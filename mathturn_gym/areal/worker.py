@@ -15,7 +15,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -24,11 +24,21 @@ from mathturn_gym.areal.sample import SequenceSample
 from mathturn_gym.areal.threads import in_thread
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, check_float, check_int
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.types import Completion, Policy
+from mathturn_gym.types import Completion, Ids, Policy
 
-__all__ = ["AgentWorker", "Job", "Outcome"]
+__all__ = ["AgentWorker", "AsyncPolicy", "Job", "Outcome"]
 
 _LOG = logging.getLogger(__name__)
+
+
+class AsyncPolicy(Protocol):
+    """A `Policy` whose `complete` is a coroutine function (a client of a server, for example)."""
+
+    async def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Continues each context, as `Policy.complete` does."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +50,14 @@ class Job:
         prompt: The query.
         env: Judges the answers.
         seed: Decides its samples, with the turn; None takes the job's number in the worker.
+        timeout: Seconds that it may take; None takes the worker's.
     """
 
     agent: Agent
     prompt: SequenceSample
     env: EnvironmentService
     seed: int | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,7 @@ class AgentWorker:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | AsyncPolicy,
         *,
         max_agents: int = 64,
         max_batch: int | None = None,
@@ -160,7 +172,7 @@ class AgentWorker:
     async def _collect(self, job: Job, seed: int) -> list[SequenceSample]:
         async with self._places:
             link = _Link(self, seed)
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout if job.timeout is None else job.timeout):
                 return await job.agent.collect_trajectory(job.prompt, job.env, link, link)
 
     # ---- the policy's side

@@ -21,7 +21,7 @@ def say(text: str) -> list[int]:
     return ids
 
 
-def turn(text: str, *, cut_off: bool = False, version: int = 0, **verdict: Any) -> dict[str, Any]:
+def turn(text: str, verdict: dict[str, Any], *, cut_off: bool = False, version: int = 0) -> dict[str, Any]:
     ids = say(text) + ([] if cut_off else END)
     logprobs = [-(k + 1) / 8 for k in range(len(ids))]
     return {
@@ -56,15 +56,16 @@ def inputs(*turns: dict[str, Any], qid: str = "own/1@idx:0-0", **config: Any) ->
 
 RECORDINGS = {
     "own_two_turns": inputs(
-        turn("\\boxed{4}", success=[False], version=3),
-        turn("\\boxed{5}", success=[True], version=4),
+        turn("\\boxed{4}", {"success": [False]}, version=3),
+        turn("\\boxed{5}", {"success": [True]}, version=4),
         turn_level_discount=0.5,
     ),
     "own_partial_score": inputs(
-        turn("\\boxed{4", cut_off=True, success=[0.25]), turn("\\boxed{5}", success=[0]), reward_scaling=2.0
+        turn("\\boxed{4", {"success": [0.25]}, cut_off=True), turn("\\boxed{5}", {"success": [0]}), reward_scaling=2.0
     ),
     "own_env_raises": inputs(
-        turn("\\boxed{4}", success=[False]), turn("\\boxed{", **{"raise": {"type": "OSError", "message": "disk full"}})
+        turn("\\boxed{4}", {"success": [False]}),
+        turn("\\boxed{", {"raise": {"type": "OSError", "message": "disk full"}}),
     ),
 }
 

@@ -60,7 +60,7 @@ def test_batch_has_the_trainers_tokens_masks_and_advantages(name: str, shared: P
     assert predicted(batch, batch.behaviour_logprobs).tolist() == theirs["old_logp"]
     advantages = predicted(batch, batch.advantages)[mask]
     assert advantages.tolist() == torch.tensor(theirs["advantages"])[mask].tolist()
-    assert advantages.unique().numel() > 1
+    assert len(set(advantages.tolist())) > 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,13 +71,11 @@ def test_a_verifier_that_raises_or_hangs_is_a_verdict(dataset: Path) -> None:
     assert scores == [0.0]
     assert verdicts[0].status is Status.UNDECIDED
     release = threading.Event()
-    env = MathCodeSingleStepEnv(dataset, verifier=lambda response, gold: release.wait(30), timeout=0.05)
-    start = time.monotonic()
-    scores, verdicts = step(env, "h1", "a", "b")
+    env = MathCodeSingleStepEnv(dataset, verifier=lambda response, gold: release.wait(), timeout=0.05)
+    scores, verdicts = step(env, "h1", "a", "b")  # comes back, and the loop ends, while the thread is stuck
     release.set()
     assert scores == [0.0, 0.0]
     assert [verdict.reason for verdict in verdicts] == ["not judged within 0.05 s"] * 2
-    assert time.monotonic() - start < 20  # the loop did not wait for the thread either
 
 
 def test_the_event_loop_runs_while_answers_are_judged(dataset: Path) -> None:
@@ -177,7 +174,8 @@ def test_generation_settings_are_checked_and_copied() -> None:
     settings = GenerationHyperparameters(n=4, temperature=0.0, max_new_tokens=9)
     assert (settings.greedy, settings.temperature) == (True, 1.0)
     assert settings.new(n=1) == GenerationHyperparameters(n=1, greedy=True, max_new_tokens=9)
-    for name, value in (("top_p", 0.0), ("top_p", 1.5), ("top_k", 0), ("n", 0), ("temperature", -1.0)):
+    bad: list[tuple[str, Any]] = [("top_p", 0.0), ("top_p", 1.5), ("top_k", 0), ("n", 0), ("temperature", -1.0)]
+    for name, value in bad:
         with pytest.raises(InvalidValueError, match=f"gconfig.{name} must be"):
             GenerationHyperparameters(**{name: value})
 

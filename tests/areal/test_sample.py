@@ -71,9 +71,9 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize("part", ["dtypes", "trailing_shapes", "seqlens", "data"])
 def test_other_keys_are_a_key_error_as_they_were(part: str) -> None:
-    wrong = {**vars(make([[2]]))[part], "more": None if part != "seqlens" else [[1]]}
+    wrong: Any = {**vars(make([[2]]))[part], "more": None if part != "seqlens" else [[1]]}
     with pytest.raises(KeyMismatchError, match=rf"{part} must have the keys \['ids', 'score'\], got \['ids', 'more'"):
-        make([[2]], **{part: wrong})
+        make([[2]], "q", **{part: wrong})
     assert issubclass(KeyMismatchError, (ValidationError, KeyError))
 
 
