@@ -11,13 +11,14 @@ import argparse
 import json
 import math
 import random
+import runpy
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from verifier_suite_rows import HAND_WRITTEN
-
+# Run by path, not imported: the scripts of this folder are no package.
+HAND_WRITTEN = runpy.run_path(str(Path(__file__).with_name("verifier_suite_rows.py")))["HAND_WRITTEN"]
 TARGET = Path(__file__).resolve().parents[1] / "mathturn_gym" / "assets" / "verifier_suite.jsonl"
 Row = dict[str, Any]
 
@@ -30,9 +31,23 @@ _PHRASES = (
 
 
 def row(
-    source: str, category: str, gold: str, response: str, label: bool, *, kind: str = "answer", evaluated: bool | None = None
+    source: str,
+    category: str,
+    gold: str,
+    response: str,
+    label: bool,
+    *,
+    kind: str = "answer",
+    evaluated: bool | None = None,
 ) -> Row:
-    made: Row = {"source": source, "category": category, "gold": gold, "response": response, "kind": kind, "label": label}
+    made: Row = {
+        "source": source,
+        "category": category,
+        "gold": gold,
+        "response": response,
+        "kind": kind,
+        "label": label,
+    }
     if evaluated is not None and evaluated != label:
         made["evaluated"] = evaluated
     return made
@@ -50,10 +65,31 @@ def integers(rng: random.Random) -> Iterator[Row]:
         n = rng.randrange(1000, 10_000_000)
         grouped = f"{n:,}"
         spellings = [grouped, grouped.replace(",", ",\\!"), grouped.replace(",", "{,}"), grouped.replace(",", "\\,")]
-        spellings += [f"{n}.0", f"\\text{{{n}}}", f"${n}$", f"\\left({n}\\right)", f"x = {n}", f"\\${grouped}", f"{n}.", f"\\mathbf{{{n}}}"]
+        spellings += [
+            f"{n}.0",
+            f"\\text{{{n}}}",
+            f"${n}$",
+            f"\\left({n}\\right)",
+            f"x = {n}",
+            f"\\${grouped}",
+            f"{n}.",
+            f"\\mathbf{{{n}}}",
+        ]
         for spelling in rng.sample(spellings, 6):
             yield row("integer spelling", "positive", str(n), spelling, True)
-        wrong = [str(n + 1), str(n - 1), str(-n), f"{n}0", f"{n}.5", f"{n + 1:,}", f"{n}.001", f"{n}x", f"{n}^2", f"{n}!", f"{n} \\pm 1"]
+        wrong = [
+            str(n + 1),
+            str(n - 1),
+            str(-n),
+            f"{n}0",
+            f"{n}.5",
+            f"{n + 1:,}",
+            f"{n}.001",
+            f"{n}x",
+            f"{n}^2",
+            f"{n}!",
+            f"{n} \\pm 1",
+        ]
         for spelling in rng.sample(wrong, 5):
             yield row("integer near miss", "negative", str(n), spelling, False)
     for _ in range(25):
@@ -70,7 +106,13 @@ def fractions(rng: random.Random) -> Iterator[Row]:
         if value.denominator == 1:
             value += Fraction(1, 7)
         top, bottom = value.numerator, value.denominator
-        forms = [f"{top}/{bottom}", f"\\dfrac{{{top}}}{{{bottom}}}", f"\\tfrac{{{top}}}{{{bottom}}}", latex(value), f"k = {latex(value)}"]
+        forms = [
+            f"{top}/{bottom}",
+            f"\\dfrac{{{top}}}{{{bottom}}}",
+            f"\\tfrac{{{top}}}{{{bottom}}}",
+            latex(value),
+            f"k = {latex(value)}",
+        ]
         whole, rest = divmod(abs(top), bottom)
         if whole and rest:
             forms.append(f"{'-' if top < 0 else ''}{whole}\\frac{{{rest}}}{{{bottom}}}")
@@ -96,7 +138,13 @@ def radicals(rng: random.Random) -> Iterator[Row]:
         gold = f"{k}\\sqrt{{{n}}}"
         for same in (f"\\sqrt{{{k * k * n}}}", f"{k} \\cdot {n}^{{1/2}}", f"\\frac{{{k * n}}}{{\\sqrt{{{n}}}}}"):
             yield row("radical", "positive", gold, same, True)
-        others = (f"{k + 1}\\sqrt{{{n}}}", f"{k}\\sqrt{{{n + 1}}}", f"{k * math.sqrt(n):.3f}", f"{k}\\sqrt[3]{{{n}}}", f"{k * n}")
+        others = (
+            f"{k + 1}\\sqrt{{{n}}}",
+            f"{k}\\sqrt{{{n + 1}}}",
+            f"{k * math.sqrt(n):.3f}",
+            f"{k}\\sqrt[3]{{{n}}}",
+            f"{k * n}",
+        )
         for other in rng.sample(others, 3):
             yield row("radical near miss", "negative", gold, other, False)
 
@@ -110,7 +158,9 @@ def polynomials(rng: random.Random) -> Iterator[Row]:
         yield row("polynomial", "positive", factored, expanded, True)
         yield row("polynomial", "positive", expanded, f"{b * d}{a * d + b * c:+d}{x}{a * c:+d}{x}^{{2}}", True)
         yield row("polynomial", "positive", expanded, f"f({x}) = {factored}", True)
-        yield row("polynomial near miss", "negative", factored, f"{a * c}{x}^2{a * d + b * c:+d}{x}{b * d + 1:+d}", False)
+        yield row(
+            "polynomial near miss", "negative", factored, f"{a * c}{x}^2{a * d + b * c:+d}{x}{b * d + 1:+d}", False
+        )
         yield row("polynomial near miss", "negative", expanded, f"-({expanded})", False)
         other = "z" if x != "z" else "w"
         yield row("other unknown", "negative", expanded, expanded.replace(x, other), False)
@@ -128,15 +178,29 @@ def collections(rng: random.Random) -> Iterator[Row]:
         yield row("list near miss", "negative", listed, ", ".join(texts[:2]), False)
         yield row("list near miss", "negative", listed, f"{listed}, 99", False)
         yield row("tuple", "positive", f"({listed})", f"(x, y, z) = ({listed})", True)
-        yield row("tuple", "positive", f"({listed})", f"\\left( {', '.join(f'{item}.0' for item in items)} \\right)", True)
+        yield row(
+            "tuple", "positive", f"({listed})", f"\\left( {', '.join(f'{item}.0' for item in items)} \\right)", True
+        )
         yield row("tuple near miss", "negative", f"({listed})", f"({turned})", False)
         yield row("tuple near miss", "negative", f"({listed})", f"({listed}, 0)", False)
         yield row("listing", "exploit", texts[0], f"{texts[0]} \\text{{ or }} {texts[1]}", False)
         yield row("listing", "exploit", texts[0], f"\\{{{listed}\\}}", False)
         column = " \\\\ ".join(texts)
-        yield row("matrix", "positive", f"\\begin{{pmatrix}} {column} \\end{{pmatrix}}", f"\\begin{{bmatrix}}{column}\\end{{bmatrix}}", True)
+        yield row(
+            "matrix",
+            "positive",
+            f"\\begin{{pmatrix}} {column} \\end{{pmatrix}}",
+            f"\\begin{{bmatrix}}{column}\\end{{bmatrix}}",
+            True,
+        )
         bumped = " \\\\ ".join([*texts[:2], str(items[2] + 1)])
-        yield row("matrix near miss", "negative", f"\\begin{{pmatrix}} {column} \\end{{pmatrix}}", f"\\begin{{pmatrix}} {bumped} \\end{{pmatrix}}", False)
+        yield row(
+            "matrix near miss",
+            "negative",
+            f"\\begin{{pmatrix}} {column} \\end{{pmatrix}}",
+            f"\\begin{{pmatrix}} {bumped} \\end{{pmatrix}}",
+            False,
+        )
 
 
 def intervals(rng: random.Random) -> Iterator[Row]:
@@ -164,8 +228,22 @@ def placed(rng: random.Random) -> Iterator[Row]:
         n = rng.randrange(10, 999)
         for phrase in _PHRASES:
             yield row("place in a response", "positive", str(n), phrase % n, True, kind="response")
-        yield row("place in a response", "negative", str(n), f"First \\boxed{{{n}}}, but no: \\boxed{{{n + 1}}}.", False, kind="response")
-        yield row("answer while thinking", "exploit", str(n), f"<think>\\boxed{{{n}}}</think> It is \\boxed{{{n + 2}}}.", False, kind="response")
+        yield row(
+            "place in a response",
+            "negative",
+            str(n),
+            f"First \\boxed{{{n}}}, but no: \\boxed{{{n + 1}}}.",
+            False,
+            kind="response",
+        )
+        yield row(
+            "answer while thinking",
+            "exploit",
+            str(n),
+            f"<think>\\boxed{{{n}}}</think> It is \\boxed{{{n + 2}}}.",
+            False,
+            kind="response",
+        )
         several = " ".join(f"\\boxed{{{n + shift}}}" for shift in (3, 1, 0))
         yield row("several boxes", "exploit", str(n), several, False, kind="response")
         yield row("no box", "exploit", str(n), f"I tried {n} and gave up.", False, kind="response")

@@ -81,6 +81,8 @@ def _same_sets(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     first, second = as_set(gold), as_set(answer)
     if first is not None and second is not None:
         return same_set(first, second, rounding)
+    if gold.op == answer.op == "sym":
+        return gold.value == answer.value
     if gold.op == answer.op == "interval":
         if gold.value != answer.value:
             return False

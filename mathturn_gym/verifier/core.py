@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
@@ -45,6 +48,16 @@ _OUTCOMES = {
     "memory": (Status.UNDECIDED, "memory limit"),
     "crash": (Status.UNDECIDED, "symbolic worker failed"),
 }
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads in which `averify` waits for symbolic workers: as many as may be waiting, not as many as there are cores."""
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="mathturn-verify")
+
+
+# A forked process inherits the object, and none of its threads.
+os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 class Verifier:
@@ -114,7 +127,7 @@ class Verifier:
             return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start)
         decision = self._decide(accepted, found.text)
         if decision.open:
-            decision = self._ask([(accepted, found.text, decision)])[0]
+            decision, _ = self._ask([(accepted, found.text, decision)])[0]
         return _verdict(decision, found, time.perf_counter() - start)
 
     def verify_batch(
@@ -145,10 +158,9 @@ class Verifier:
             verdicts.append(None if decision.open else _verdict(decision, found, time.perf_counter() - start))
             if decision.open:
                 left.append((index, found, (accepted, found.text, decision)))
-        start = time.perf_counter()
-        decisions = self._ask([case for _, _, case in left]) if left else []
-        for (index, found, _), decision in zip(left, decisions, strict=True):
-            verdicts[index] = _verdict(decision, found, time.perf_counter() - start)
+        decided = self._ask([case for _, _, case in left]) if left else []
+        for (index, found, _), (decision, seconds) in zip(left, decided, strict=True):
+            verdicts[index] = _verdict(decision, found, seconds)
         return [verdict for verdict in verdicts if verdict is not None]
 
     async def averify(self, response: str, gold: Gold, *, kind: Kind = "response") -> Verdict:
@@ -156,7 +168,8 @@ class Verifier:
         accepted, found = self._read(response, gold, kind)
         if found is None or not self._decide(accepted, found.text).open:
             return self.verify(response, gold, kind=kind)
-        return await asyncio.to_thread(self.verify, response, gold, kind=kind)
+        work = functools.partial(self.verify, response, gold, kind=kind)
+        return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
     def _read(self, response: str, gold: Gold, kind: Kind) -> tuple[Gold, Extraction | None]:
         """The gold, hashable, and the answer as it stands in the response."""
@@ -213,18 +226,18 @@ class Verifier:
                 return decision
         return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left)) if left else decision
 
-    def _ask(self, cases: Sequence[tuple[Gold, str, _Decision]]) -> list[_Decision]:
-        """Hands what is open to the symbolic workers, each pair once, and remembers what they find."""
-        questions: dict[tuple[str, str], Outcome | None] = {}
+    def _ask(self, cases: Sequence[tuple[Gold, str, _Decision]]) -> list[tuple[_Decision, float]]:
+        """Hands what is open to the symbolic workers, each pair once; what they find, and the seconds it took them."""
+        questions: dict[tuple[str, str], None] = {}
         for _, answer, decision in cases:
             questions.update(dict.fromkeys((prepare(gold).text, prepare(answer).text) for gold in decision.open))
         outcomes = dict(zip(questions, self._symbolic().judge(list(questions)), strict=True))
-        decided: list[_Decision] = []
+        decided: list[tuple[_Decision, float]] = []
         for accepted, answer, decision in cases:
             found = [(gold, outcomes[prepare(gold).text, prepare(answer).text]) for gold in decision.open]
             verdict = _combined(found)
             self._remember(accepted, answer, verdict)
-            decided.append(verdict)
+            decided.append((verdict, sum(outcome.seconds for _, outcome in found)))
         return decided
 
     def _symbolic(self) -> SymbolicPool:

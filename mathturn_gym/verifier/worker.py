@@ -26,6 +26,23 @@ from typing import Any
 
 _HEAD = struct.Struct("<I")
 _CPU_GRACE = 5
+# Share of its limit after which a case makes room for others that wait, and how many may be parked at a time.
+_SLICE = 0.4
+_MAX_PARKED = 32
+# One of each kind of answer: parsers and caches that are warm before the fork are warm in every judge.
+_WARM_UP = (
+    ("\\frac{1}{2}", "0.5"),
+    ("x^2+1", "1+x\\cdot x"),
+    ("\\sqrt{12}+\\pi", "2\\sqrt{3}-e^{2}"),
+    ("(1, \\sqrt{2})", "(1, x)"),
+    ("\\{1,2\\}", "[0,1)\\cup(2,\\infty)"),
+    ("x=\\frac{-3\\pm\\sqrt{5}}{2}", "y<3"),
+    ("\\sin^2 x", "1-\\cos^{2}(x)"),
+    ("\\sum_{k=1}^{4} k", "\\log_2 1024"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\binom{5}{2}!"),
+    ("\\int_0^1 x dx", "\\frac{\\ln|x|}{3}"),
+    ("\\text{word}", "50\\%"),
+)
 
 
 def write_frame(fd: int, message: dict[str, Any]) -> None:
@@ -108,14 +125,15 @@ def _judge(fd_in: int, fd_out: int, memory_mb: int) -> None:
 
 
 class _Child:
-    """A forked judge, as its supervisor sees it."""
+    """A forked judge, as its supervisor sees it: idle, running a case, or parked in the middle of one."""
 
     def __init__(self, memory_mb: int, others: list[_Child]) -> None:
         task_read, self.task_write = os.pipe()
         self.reply_read, reply_write = os.pipe()
         self.case: dict[str, Any] | None = None
-        self.started = 0.0
-        self.deadline = 0.0
+        self.parked = False
+        self.used = 0.0
+        self.resumed = 0.0
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
@@ -125,8 +143,7 @@ class _Child:
                 for other in others:
                     os.close(other.task_write)
                     os.close(other.reply_read)
-                null = os.open(os.devnull, os.O_RDWR)
-                os.dup2(null, 2)
+                os.dup2(os.open(os.devnull, os.O_RDWR), 2)
                 _judge(task_read, reply_write, memory_mb)
                 code = 0
             finally:
@@ -134,16 +151,34 @@ class _Child:
         os.close(task_read)
         os.close(reply_write)
 
+    @property
+    def running(self) -> bool:
+        """Whether it is at work now."""
+        return self.case is not None and not self.parked
+
+    def seconds(self, now: float) -> float:
+        """How long it has worked at its case, without the time it was parked."""
+        return self.used + (0.0 if self.parked else now - self.resumed)
+
     def give(self, case: dict[str, Any]) -> bool:
         """Hands a case over; False where the judge has died in the meantime."""
-        self.started = time.monotonic()
-        self.deadline = self.started + case["timeout"]
+        self.used, self.resumed = 0.0, time.monotonic()
         try:
             write_frame(self.task_write, case)
         except BrokenPipeError:
             return False
         self.case = case
         return True
+
+    def park(self, now: float) -> None:
+        """Stops it in the middle of its case."""
+        self.used, self.parked = self.seconds(now), True
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self, now: float) -> None:
+        """Lets it go on."""
+        self.resumed, self.parked = now, False
+        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Ends the judge and waits for it."""
@@ -156,6 +191,9 @@ class _Child:
 class Supervisor:
     """Deals cases out to judges and sends their outcomes back.
 
+    A case that takes longer than a slice is parked while others wait, so that a few endless ones delay nobody; the
+    time limit counts the time at work.
+
     Args:
         workers: Judges at work at the same time.
         memory_mb: Address space that one judge may take, in MiB.
@@ -164,6 +202,7 @@ class Supervisor:
     """
 
     def __init__(self, workers: int, memory_mb: int, fd_in: int, fd_out: int) -> None:
+        self.workers = workers
         self.memory_mb = memory_mb
         self.fd_in = fd_in
         self.fd_out = fd_out
@@ -177,26 +216,26 @@ class Supervisor:
         for _ in range(workers):
             self._spawn()
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> _Child:
         child = _Child(self.memory_mb, self.children)
         self.children.append(child)
         self.selector.register(child.reply_read, selectors.EVENT_READ, child)
+        return child
 
-    def _replace(self, child: _Child) -> None:
+    def _remove(self, child: _Child) -> None:
         self.selector.unregister(child.reply_read)
         self.children.remove(child)
         child.kill()
-        self._spawn()
 
     def _reply(self, child: _Child, outcome: str) -> None:
         assert child.case is not None
-        seconds = time.monotonic() - child.started
+        seconds = child.seconds(time.monotonic())
         body = json.dumps({"id": child.case["id"], "outcome": outcome, "seconds": seconds}).encode()
         self.replies += _HEAD.pack(len(body)) + body
         child.case = None
 
     def _write_replies(self) -> None:
-        """Writes what the pipe takes; never waits, or a caller that is still writing and we would wait for each other."""
+        """Writes what the pipe takes; never waits, or we and a caller who is still writing would wait for each other."""
         with contextlib.suppress(BlockingIOError):
             while self.replies:
                 del self.replies[: os.write(self.fd_out, self.replies)]
@@ -207,14 +246,29 @@ class Supervisor:
             else:
                 self.selector.unregister(self.fd_out)
 
+    def _running(self) -> list[_Child]:
+        return [child for child in self.children if child.running]
+
     def _deal(self) -> None:
-        for child in list(self.children):
-            if not self.waiting:
-                return
-            if child.case is None and not child.give(self.waiting[0]):
-                self._replace(child)
-            elif child.case is self.waiting[0]:
-                self.waiting.popleft()
+        """Fills the free places: new cases first, then those that were parked, in their order."""
+        now = time.monotonic()
+        if self.waiting and len(self.children) < self.workers + _MAX_PARKED:
+            for child in self._running():
+                if child.case is not None and child.seconds(now) - child.used >= _SLICE * child.case["timeout"]:
+                    child.park(now)
+        for _ in range(self.workers - len(self._running())):
+            parked = next((child for child in self.children if child.parked), None)
+            if self.waiting:
+                child = next((child for child in self.children if child.case is None), None) or self._spawn()
+                if child.give(self.waiting[0]):
+                    self.waiting.popleft()
+                else:
+                    self._remove(child)
+            elif parked is not None:
+                parked.resume(now)
+        idle = [child for child in self.children if child.case is None]
+        for child in idle[self.workers :]:
+            self._remove(child)
 
     def _read_requests(self) -> bool:
         """Takes in what has arrived; False at the end of the stream."""
@@ -237,22 +291,34 @@ class Supervisor:
         else:
             if child.case is not None:
                 self._reply(child, "crash")
-            self._replace(child)
+            self._remove(child)
 
     def _kill_late(self) -> None:
         now = time.monotonic()
-        for child in [c for c in self.children if c.case is not None and c.deadline <= now]:
-            self._reply(child, "timeout")
-            self._replace(child)
+        for child in self._running():
+            assert child.case is not None
+            if child.seconds(now) >= child.case["timeout"]:
+                self._reply(child, "timeout")
+                self._remove(child)
+                if len(self.children) < self.workers:
+                    self._spawn()
+
+    def _wait(self) -> float | None:
+        """Seconds until a judge is late, or has had its slice while others wait."""
+        now = time.monotonic()
+        times = [child.case["timeout"] - child.seconds(now) for child in self._running() if child.case is not None]
+        if self.waiting:
+            times += [
+                _SLICE * case["timeout"] for case in (child.case for child in self._running()) if case is not None
+            ]
+        return max(0.0, min(times)) if times else None
 
     def run(self) -> None:
         """Works until the caller closes the stream or goes away."""
         while True:
             self._deal()
             self._write_replies()
-            deadlines = [child.deadline for child in self.children if child.case is not None]
-            wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-            for key, _ in self.selector.select(wait):
+            for key, _ in self.selector.select(self._wait()):
                 if key.data is None:
                     if not self._read_requests():
                         return
@@ -269,8 +335,9 @@ class Supervisor:
 def _warm() -> None:
     """Loads and exercises the symbolic stack, so that no time limit pays for it."""
     logging.disable(logging.CRITICAL)
-    for gold, answer in (("\\frac{1}{2}", "0.5"), ("(1, \\sqrt{2})", "(1, x)"), ("x^2+1", "1+x\\cdot x")):
-        _compare(gold, answer)
+    for gold, answer in _WARM_UP:
+        with contextlib.suppress(Exception):  # as in a judge: what matters is what was loaded
+            _compare(gold, answer)
     gc.collect()
     # Judges share these pages; a collection in one of them must not copy them all.
     gc.freeze()
