@@ -10,6 +10,7 @@
     ├── InvalidEpisodeError      (ValueError)    an episode that breaks the laws of `Episode`
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
     ├── VerifierError            (RuntimeError)  a verifier that cannot do its work (workers do not start)
+    ├── PolicyError              (RuntimeError)  a policy that cannot go on: NaN logits, no memory, a dead server
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
 
 Every class derives from `MathTurnError` *and* from the standard exception that fits, and is picklable (its
@@ -21,8 +22,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 __all__ = [
     "ChatTemplateError",
@@ -33,6 +34,7 @@ __all__ = [
     "InvalidValueError",
     "MathTurnError",
     "MissingDependencyError",
+    "PolicyError",
     "ProblemFileError",
     "PromptTooLongError",
     "VerifierError",
@@ -77,6 +79,16 @@ class CheckpointError(MathTurnError, ValueError):
 
 class VerifierError(MathTurnError, RuntimeError):
     """The verifier itself cannot work, whatever the answer is."""
+
+
+class PolicyError(MathTurnError, RuntimeError):
+    """A policy cannot go on: its logits are not finite, memory does not suffice, its server is gone.
+
+    Attributes:
+        finished: The episodes that `collect` had finished by then (each was also given to its `on_episode`).
+    """
+
+    finished: Sequence[Any] = ()
 
 
 class MissingDependencyError(MathTurnError, ImportError):

@@ -155,6 +155,8 @@ class Completion:
         version_start: Version of the weights at its first id.
         version_end: Version at its last id.
         versions: int32 (A,), the version of each id; None means `version_start` for all.
+        raw_logprobs: float32 (A,), under the model's untouched logits (temperature 1, nothing cut off), where asked for.
+        entropies: float32 (A,), nats, of the distribution that each id was sampled from, where asked for.
 
     Raises:
         InvalidEpisodeError: lengths that differ, a positive or infinite log-prob, versions running backwards.
@@ -167,6 +169,8 @@ class Completion:
     version_start: int = 0
     version_end: int = None  # type: ignore[assignment]
     versions: npt.NDArray[np.int32] = None  # type: ignore[assignment]
+    raw_logprobs: npt.NDArray[np.float32] | None = None
+    entropies: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         """Normalises dtypes and checks the lengths."""
@@ -186,6 +190,10 @@ class Completion:
             versions = _int_array("Completion.versions", given[2], np.int32)
             if versions.shape[0] != size:
                 raise InvalidEpisodeError(f"Completion.versions has {versions.shape[0]} entries for {size} ids")
+        for name in ("raw_logprobs", "entropies"):
+            values = getattr(self, name)
+            if values is not None and np.shape(values) != (size,):
+                raise InvalidEpisodeError(f"Completion.{name} has shape {np.shape(values)} for {size} ids")
         if end < start or bool(np.any(np.diff(versions) < 0)):
             raise InvalidEpisodeError(f"Completion versions run backwards: {start} to {end}, {versions.tolist()}")
         for name, value in (("ids", ids), ("logprobs", logprobs), ("versions", versions)):

@@ -1,20 +1,15 @@
 """A transformers causal language model as a policy: contexts of ids in, sampled ids and their log-probs out.
 
-    contexts (ragged) ─► left padding ─► prefill ─► logits ─► temperature, top-k, top-p ─► log-probs
-                                           ▲ KV cache                                        │ inverse CDF
-                                           └──────────── sampled ids (finished rows leave) ◄─┘
-
 It knows ids only: what they mean as text is the dialogue's business. A row's sample is read off the cumulative
 distribution at a uniform number that depends on the row's seed and position alone, so it does not depend on who shares
-the batch - as far as floating point allows: padding and batch size change logits in the last bits (about 1e-6 in
-float32), which moves a sample only where its uniform number falls within that distance of a boundary.
+the batch - as far as floating point allows: padding, batch size and what was cached change logits in the last bits
+(about 1e-6 in float32), which moves a sample only where its uniform number falls within that distance of a boundary.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,22 +17,39 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
+from mathturn_gym.errors import CheckpointError, InvalidValueError, check_float, check_int
 from mathturn_gym.seeding import uniforms
 from mathturn_gym.types import Completion, Ids
+from mathturn_gym.wrappers.decoding import DecodingLoop, DecodingStats, Row
+from mathturn_gym.wrappers.models import (
+    ModelRunner,
+    eval_mode,
+    load_adapter,
+    load_model,
+    stop_ids_of,
+    vocab_size_of,
+)
 from mathturn_gym.wrappers.sampling import Sampling
+from mathturn_gym.wrappers.scoring import score_batch, score_completions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["CausalLMPolicy", "load_model"]
+    from mathturn_gym.packing import PackedBatch
+
+__all__ = ["CausalLMPolicy"]
 
 
 class CausalLMPolicy:
     """A causal language model of transformers as a `Policy`.
 
+    `complete` answers a batch; `submit` and `advance` answer requests as they end, which is how `collect` keeps the
+    batch full. Either way an episode's keys and values are kept between its turns, found again by the ids themselves,
+    and dropped when the weights change.
+
     Args:
-        model: Any decoder-only model with a KV cache; used in eval mode and left in the mode it was in.
+        model: Any decoder-only model of attention layers, or a peft model around one; used in eval mode and left in
+            the mode it was in.
         tokenizer: Where given, its end-of-turn id stops a completion, and ids beyond its vocabulary (padded
             embeddings) are never sampled.
         device: Where to move the model; None leaves it where it is.
@@ -46,19 +58,26 @@ class CausalLMPolicy:
         temperature: See `Sampling`.
         top_p: See `Sampling`.
         top_k: See `Sampling`.
+        min_p: See `Sampling`.
         stop_ids: Ids that end a completion; they are sampled, so they stay its last id. None takes the end-of-sequence
             ids of tokenizer and model config. A checkpoint's `generation_config.json` is never applied.
         pad_id: Id to pad contexts with (masked out, so any will do); None takes the tokenizer's, the config's, or 0.
-        max_batch_size: Most rows per forward pass; None takes all at once.
-        version: Version of the weights, stamped on every completion; `update_weights` raises it.
+        max_batch_size: Most rows that decode together; None for no limit. Rows beyond it wait for a place. Out of
+            memory halves it once, with a warning, and the rows go on.
+        cache_bytes: Budget for the keys and values of contexts between their turns, on the model's device; the least
+            recently used leave first. 0 keeps none: every turn computes its whole context again.
+        refill: Share of the rows that may stand empty while requests wait, in [0, 1]: 0 admits each at once, 1 waits
+            for all (a barrier). A prefill costs a pass of its own, so a few are worth waiting for.
+        raw_logprobs: Completions also carry each id's log-prob at temperature 1, nothing cut off.
+        entropies: Completions also carry the entropy of each distribution sampled from.
+        version: Version of the weights, stamped on every id; `update_weights` raises it.
         seed: Seeds the rows of `complete(seeds=None)`; None draws from the operating system.
 
     Raises:
         InvalidValueError: a value outside its range; a tokenizer with more ids than the model's embedding; no stop
-            ids known and none given.
+            ids known and none given; a model with recurrent layers.
 
     Attributes:
-        version: Version of the weights.
         max_length: Longest context the model's positions reach, or None where its config says nothing.
     """
 
@@ -72,34 +91,52 @@ class CausalLMPolicy:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        min_p: float = 0.0,
         stop_ids: Iterable[int] | None = None,
         pad_id: int | None = None,
         max_batch_size: int | None = None,
+        cache_bytes: int = 2**30,
+        refill: float = 0.125,
+        raw_logprobs: bool = False,
+        entropies: bool = False,
         version: int = 0,
         seed: int | None = None,
     ) -> None:
-        self.sampling = Sampling(temperature, top_p, top_k)
-        self.max_batch_size = None if max_batch_size is None else check_int("max_batch_size", max_batch_size, low=1)
-        self.version = check_int("version", version, low=0)
+        self.sampling = Sampling(temperature, top_p, top_k, min_p)
         self.model = cast(Any, model)  # its methods are decorated in ways that type checkers lose
         self.model.to(device=device, dtype=dtype)
         self.tokenizer = tokenizer
         config = model.config.get_text_config()
         self.max_length: int | None = getattr(config, "max_position_embeddings", None)
-        self.vocab_size = _vocab_size(self.model, tokenizer)
-        self.stop_ids = _stop_ids(config, tokenizer, stop_ids, self.vocab_size)
+        self.vocab_size = vocab_size_of(self.model, tokenizer)
+        self.stop_ids = stop_ids_of(config, tokenizer, stop_ids, self.vocab_size)
         known = (pad_id, getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None), 0)
         self.pad_id = check_int("pad_id", next(i for i in known if i is not None), low=0, high=self.vocab_size - 1)
         self._rng = np.random.default_rng(seed)
-        parameters = inspect.signature(model.forward).parameters
-        self._takes_positions = "position_ids" in parameters
-        self._takes_logits_to_keep = "logits_to_keep" in parameters
+        self._runner = ModelRunner(self.model, self.vocab_size, self.pad_id)
+        self._outputs = {"raw": raw_logprobs, "entropies": entropies}
+        self._loop = DecodingLoop(
+            self._runner,
+            self.sampling,
+            self.stop_ids,
+            max_rows=None if max_batch_size is None else check_int("max_batch_size", max_batch_size, low=1),
+            refill=check_float("refill", refill, low=0.0, high=1.0),
+            cache_bytes=check_int("cache_bytes", cache_bytes, low=0),
+            raw_logprobs=raw_logprobs,
+            entropies=entropies,
+        )
+        self._loop.version = check_int("version", version, low=0)
+        self._weights = self._runner.weights_mark()
+        self._lock = threading.RLock()
+        self._next_ticket = 0
+        self._unclaimed: list[tuple[int, Completion]] = []
 
     @classmethod
     def from_pretrained(
         cls,
         name_or_path: str | Path,
         *,
+        adapter: str | Path | None = None,
         dtype: torch.dtype | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -108,12 +145,14 @@ class CausalLMPolicy:
 
         Args:
             name_or_path: A folder, or a name on the Hugging Face hub.
+            adapter: Folder or hub name of a LoRA adapter, to be put around it (needs peft).
             dtype: Of the weights; None keeps the checkpoint's.
             model_kwargs: Passed to `AutoModelForCausalLM.from_pretrained`.
             **kwargs: Passed to the constructor; `tokenizer=` replaces the folder's own.
 
         Raises:
             CheckpointError: nothing loadable is there.
+            MissingDependencyError: an adapter is given and peft is not installed.
         """
         from transformers import AutoTokenizer
 
@@ -123,12 +162,41 @@ class CausalLMPolicy:
                 kwargs["tokenizer"] = AutoTokenizer.from_pretrained(str(name_or_path))
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {error}") from error
-        return cls(model, **kwargs)
+        return cls(model if adapter is None else load_adapter(model, adapter), **kwargs)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
+        return self._runner.device
+
+    @property
+    def version(self) -> int:
+        """Version of the weights. Setting it (weights were changed in place) drops the caches."""
+        return self._loop.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        with self._lock:
+            self._loop.version = check_int("version", version, low=0)
+            self._loop.drop_caches()
+            self._weights = self._runner.weights_mark()
+
+    @property
+    def max_batch_size(self) -> int | None:
+        """Most rows that decode together, or None."""
+        return self._loop.max_rows
+
+    @property
+    def stats(self) -> DecodingStats:
+        """Counts of what was fed, reused and run."""
+        return self._loop.stats
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the contexts that are kept between their turns."""
+        return self._loop.store.nbytes
+
+    # ---- a batch
 
     def complete(
         self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
@@ -146,29 +214,78 @@ class CausalLMPolicy:
 
         Raises:
             InvalidValueError: lengths that differ; an empty context, one with ids outside the vocabulary, or one
-                longer than `max_length`; logits that are NaN. The row is named.
+                longer than `max_length`. The row is named.
+            PolicyError: logits that are not finite, or memory that does not suffice for half of the rows. Every
+                request is dropped with it.
         """
-        budgets = self._check_rows(contexts, max_tokens)
-        if seeds is None:
-            seeds = self._rng.integers(0, 2**63 - 1, size=len(contexts)).tolist()
-        if len(seeds) != len(contexts):
+        if len(max_tokens) != len(contexts):
+            raise InvalidValueError(f"max_tokens must have one entry per context ({len(contexts)}), got {max_tokens!r}")
+        if seeds is not None and len(seeds) != len(contexts):
             raise InvalidValueError(f"seeds must have one entry per context ({len(contexts)}), got {len(seeds)}")
-        completions: list[Completion] = [
-            Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True, version_start=self.version)
-        ] * len(contexts)
-        rows = [row for row in range(len(contexts)) if budgets[row]]
-        # Neighbours in length share a forward pass, so that little of it is padding.
-        rows.sort(key=lambda row: len(contexts[row]))
-        size = self.max_batch_size or max(1, len(rows))
-        with torch.no_grad(), _eval_mode(self.model):
-            for start in range(0, len(rows), size):
-                batch = rows[start : start + size]
-                done = self._complete_batch(
-                    [contexts[row] for row in batch], budgets[batch], [seeds[row] for row in batch], batch
-                )
-                for row, completion in zip(batch, done, strict=True):
-                    completions[row] = completion
-        return completions
+        budgets = [self._budget(f"[{row}]", contexts[row], max_tokens[row]) for row in range(len(contexts))]
+        with self._lock:
+            # Neighbours in length wait side by side, so that little of a pass is padding.
+            tickets = {}
+            for row in sorted(range(len(contexts)), key=lambda row: len(contexts[row])):
+                seed = None if seeds is None else seeds[row]
+                tickets[self._submit(f"contexts[{row}]", contexts[row], budgets[row], seed)] = row
+            found: dict[int, Completion] = {}
+            while len(found) < len(tickets):
+                for ticket, completion in self._steps():
+                    if ticket in tickets:
+                        found[tickets[ticket]] = completion
+                    else:
+                        self._unclaimed.append((ticket, completion))
+            return [found[row] for row in range(len(contexts))]
+
+    # ---- a stream
+
+    def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
+        """Queues one context; `advance` answers it.
+
+        Args:
+            context: int64 (L,), not empty.
+            max_tokens: Its budget, >= 0.
+            seed: Decides its sample; None draws one.
+
+        Returns:
+            A ticket, with which its completion comes.
+
+        Raises:
+            InvalidValueError: as for `complete`.
+        """
+        budget = self._budget("", context, max_tokens)
+        with self._lock:
+            return self._submit(f"request {self._next_ticket}", context, budget, seed)
+
+    def advance(self) -> list[tuple[int, Completion]]:
+        """Decodes until at least one of the submitted requests has ended.
+
+        Returns:
+            Tickets and completions, in the order in which they ended; empty where nothing is queued.
+
+        Raises:
+            PolicyError: as for `complete`.
+        """
+        with self._lock:
+            done, self._unclaimed = self._unclaimed, []
+            return done or self._steps()
+
+    def cancel(self, ticket: int) -> bool:
+        """Drops a request that has not been answered; False where there is none of that number."""
+        with self._lock:
+            return self._loop.cancel(ticket)
+
+    def release(self, context: Ids) -> None:
+        """Frees what is cached of a context that will not be continued (an episode that has ended).
+
+        Args:
+            context: int64 (L,); all of the episode's ids.
+        """
+        with self._lock:
+            self._loop.store.release(context)
+
+    # ---- scoring and weights
 
     def score(self, contexts: Sequence[Ids], completions: Sequence[Ids]) -> list[npt.NDArray[np.float32]]:
         """Log-probs of given completions under the sampling distribution, in one teacher-forced pass without a cache.
@@ -178,24 +295,41 @@ class CausalLMPolicy:
             completions: B arrays, int64 (A_b,).
 
         Returns:
-            B arrays, float32 (A_b,); -inf where top-k or top-p cuts an id off.
+            B arrays, float32 (A_b,); -inf where an id is cut off.
+
+        Raises:
+            InvalidValueError: as for `complete`.
         """
-        sequences = [np.concatenate([a, b]) for a, b in zip(contexts, completions, strict=True)]
-        self._check_rows(contexts, [len(ids) for ids in completions])
-        logprobs: list[npt.NDArray[np.float32]] = []
-        size = self.max_batch_size or max(1, len(sequences))
-        with torch.no_grad(), _eval_mode(self.model):
-            for start in range(0, len(sequences), size):
-                ids_BT, mask_BT = self._left_pad(sequences[start : start + size])
-                logits_BTV = self._forward(ids_BT, mask_BT, _positions(mask_BT), None, last_only=False)[:, :-1]
-                dist_BTV = self.sampling.log_distribution(logits_BTV.flatten(0, 1)).view(logits_BTV.shape)
-                picked_BT = dist_BTV.gather(-1, ids_BT[:, 1:, None])[..., 0].cpu().numpy()
-                for offset, row in enumerate(picked_BT, start):
-                    logprobs.append(row[len(row) - len(completions[offset]) :].astype(np.float32))
-        return logprobs
+        for row, (context, ids) in enumerate(zip(contexts, completions, strict=True)):
+            self._budget(f"[{row}]", context, len(ids))
+        with self._lock, eval_mode(self.model):
+            return score_completions(self._runner, self.sampling, contexts, completions, self.max_batch_size)
+
+    def logprobs(
+        self, batch: PackedBatch, *, max_tokens: int = 16384, raw: bool = False, entropies: bool = False
+    ) -> torch.Tensor:
+        """Log-probs of a packed batch's trained ids, teacher-forced and without a graph.
+
+        With the weights that sampled them they equal `batch.behaviour_logprobs` (to about 1e-5 in float32).
+
+        Args:
+            batch: In any layout and form.
+            max_tokens: Most ids (padding included) of one forward pass; a longer row has a pass of its own.
+            raw: Under the untouched logits instead of the distribution that is sampled from.
+            entropies: Entropies, in nats, instead of log-probs.
+
+        Returns:
+            float32, shaped as `batch.input_ids`, on its device; 0 off the loss mask.
+        """
+        sampling = Sampling() if raw else self.sampling
+        with self._lock, eval_mode(self.model):
+            return score_batch(self._runner, sampling, batch, max_tokens=max_tokens, entropies=entropies)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor] | str | Path, *, version: int | None = None) -> int:
-        """Replaces the weights and raises the version.
+        """Replaces the weights, raises the version and drops the caches.
+
+        Requests that are under way go on with the new weights, from the ids they have: their later ids carry the new
+        version. Safe to call from another thread than the one that decodes.
 
         Args:
             weights: A state dict (tied weights may be left out), or the folder of a checkpoint.
@@ -218,173 +352,48 @@ class CausalLMPolicy:
         for what, keys in (("lack", missing), ("have unknown", unknown), ("have another shape for", shapes)):
             if keys:
                 raise CheckpointError(f"the new weights {what} {', '.join(keys[:5])}; nothing was changed")
-        self.model.load_state_dict(dict(weights), strict=False)
-        self.version = new
+        with self._lock:
+            self.model.load_state_dict(dict(weights), strict=False)
+            self.version = new
         return new
 
-    def _check_rows(self, contexts: Sequence[Ids], max_tokens: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Budgets after the model's own length limit; raises for rows that the model cannot continue."""
-        if len(max_tokens) != len(contexts):
-            raise InvalidValueError(f"max_tokens must have one entry per context ({len(contexts)}), got {max_tokens!r}")
-        budgets = np.empty(len(contexts), np.int64)
-        for row, context in enumerate(contexts):
-            budgets[row] = check_int(f"max_tokens[{row}]", max_tokens[row], low=0)
-            if len(context) == 0:
-                raise InvalidValueError(f"contexts[{row}] is empty: a language model continues at least one id")
-            low, high = int(np.min(context)), int(np.max(context))
-            if low < 0 or high >= self.vocab_size:
-                raise InvalidValueError(
-                    f"contexts[{row}] has id {low if low < 0 else high}, outside the vocabulary [0, {self.vocab_size})"
-                )
-            if self.max_length is not None:
-                if len(context) > self.max_length:
-                    raise InvalidValueError(
-                        f"contexts[{row}] has {len(context)} ids, the model's positions end at {self.max_length}: "
-                        f"make the environment with max_context_tokens={self.max_length} or less"
-                    )
-                budgets[row] = min(budgets[row], self.max_length - len(context))
-        return budgets
+    # ---- inside
 
-    def _complete_batch(
-        self, contexts: list[Ids], budgets_B: npt.NDArray[np.int64], seeds: list[int], names: list[int]
-    ) -> list[Completion]:
-        """Decodes rows together; a row leaves batch and cache as soon as it has ended."""
-        from transformers import DynamicCache
-
-        ids_BL, mask_BL = self._left_pad(contexts)
-        cache = DynamicCache(config=self.model.config)
-        position_BL = _positions(mask_BL)
-        uniforms_B = [uniforms(seed, int(budget)) for seed, budget in zip(seeds, budgets_B, strict=True)]
-        alive = np.arange(len(contexts))
-        ids_by_row: list[list[int]] = [[] for _ in contexts]
-        logprobs_by_row: list[list[float]] = [[] for _ in contexts]
-        stopped = np.zeros(len(contexts), np.bool_)
-        step = 0
-        while True:
-            logits_BV = self._forward(ids_BL, mask_BL, position_BL, cache, last_only=True)[:, -1]
-            chosen_B, logprobs_B = self._sample(logits_BV, [float(uniforms_B[row][step]) for row in alive])
-            chosen = chosen_B.cpu().numpy()
-            for row, token, logprob in zip(alive, chosen.tolist(), logprobs_B.tolist(), strict=True):
-                if not np.isfinite(logprob):
-                    raise InvalidValueError(
-                        f"the model's logits for contexts[{names[row]}] are not finite at completion id {step} "
-                        f"(version {self.version}): its weights are broken, or its dtype overflows"
-                    )
-                ids_by_row[row].append(token)
-                logprobs_by_row[row].append(logprob)
-            step += 1
-            at_stop = np.isin(chosen, self.stop_ids)
-            stopped[alive[at_stop]] = True
-            keep = np.flatnonzero(~at_stop & (budgets_B[alive] > step))
-            if keep.size == 0:
-                break
-            ids_BL, position_BL = chosen_B[:, None], position_BL[:, -1:] + 1
-            if keep.size < alive.size:
-                alive = alive[keep]
-                index = torch.from_numpy(keep).to(mask_BL.device)
-                cache.batch_select_indices(index)
-                ids_BL, position_BL, mask_BL = ids_BL[index], position_BL[index], mask_BL[index]
-            mask_BL = torch.cat([mask_BL, mask_BL.new_ones(len(alive), 1)], dim=1)
-        return [
-            Completion(
-                np.array(ids, np.int64),
-                np.minimum(np.array(logprobs, np.float32), 0.0),
-                truncated=not stopped[row],
-                version_start=self.version,
+    def _budget(self, place: str, context: Ids, max_tokens: int) -> int:
+        """The budget after the model's own length limit; raises for a context that the model cannot continue."""
+        budget = check_int(f"max_tokens{place}", max_tokens, low=0)
+        name = f"contexts{place}" if place else "context"
+        if len(context) == 0:
+            raise InvalidValueError(f"{name} is empty: a language model continues at least one id")
+        low, high = int(np.min(context)), int(np.max(context))
+        if low < 0 or high >= self.vocab_size:
+            raise InvalidValueError(
+                f"{name} has id {low if low < 0 else high}, outside the vocabulary [0, {self.vocab_size})"
             )
-            for row, (ids, logprobs) in enumerate(zip(ids_by_row, logprobs_by_row, strict=True))
-        ]
+        if self.max_length is None:
+            return budget
+        if len(context) > self.max_length:
+            raise InvalidValueError(
+                f"{name} has {len(context)} ids, the model's positions end at {self.max_length}: "
+                f"make the environment with max_context_tokens={self.max_length} or less"
+            )
+        return min(budget, self.max_length - len(context))
 
-    def _sample(self, logits_BV: torch.Tensor, uniforms_B: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids, int64 (B,), and their log-probs, float32 (B,), under the distribution they were drawn from."""
-        logprobs_BV = self.sampling.log_distribution(logits_BV)
-        uniform_B = torch.tensor(uniforms_B, dtype=torch.float64, device=logprobs_BV.device)
-        chosen_B = self.sampling.draw(logprobs_BV, uniform_B)
-        return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
+    def _submit(self, label: str, context: Ids, budget: int, seed: int | None) -> int:
+        if seed is None:
+            seed = int(self._rng.integers(0, 2**63 - 1))
+        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
+        self._loop.submit(Row(ticket, label, np.array(context, np.int64), uniforms(int(seed), budget)))
+        return ticket
 
-    def _left_pad(self, contexts: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and attention mask, int64 (B, L), padded on the left: the last column is every row's last id."""
-        length = max(len(context) for context in contexts)
-        ids_BL = np.full((len(contexts), length), self.pad_id, np.int64)
-        mask_BL = np.zeros((len(contexts), length), np.int64)
-        for row, context in enumerate(contexts):
-            ids_BL[row, length - len(context) :] = context
-            mask_BL[row, length - len(context) :] = 1
-        return torch.from_numpy(ids_BL).to(self.device), torch.from_numpy(mask_BL).to(self.device)
-
-    def _forward(
-        self, ids_BL: torch.Tensor, mask_BT: torch.Tensor, position_BL: torch.Tensor, cache: Any, *, last_only: bool
-    ) -> torch.Tensor:
-        """Logits over the ids that may be sampled, (B, 1 or L, V)."""
-        kwargs: dict[str, Any] = {}
-        if self._takes_positions:
-            kwargs["position_ids"] = position_BL
-        if self._takes_logits_to_keep and last_only:
-            kwargs["logits_to_keep"] = 1
-        out = self.model(
-            input_ids=ids_BL, attention_mask=mask_BT, past_key_values=cache, use_cache=cache is not None, **kwargs
-        )
-        logits: torch.Tensor = out.logits[..., : self.vocab_size]
-        return logits
-
-
-@contextmanager
-def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Switches a model to eval mode and back (a trainer may share it)."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-def _positions(mask_BL: torch.Tensor) -> torch.Tensor:
-    """Positions that count real ids only, so that left padding moves nothing."""
-    return (mask_BL.cumsum(dim=-1) - 1).clamp_min(0)
-
-
-def _vocab_size(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """Number of ids that may be sampled: the model's, or the tokenizer's where that has fewer."""
-    embedding = int(model.get_input_embeddings().weight.shape[0])
-    if tokenizer is None:
-        return embedding
-    size = max(tokenizer.get_vocab().values()) + 1
-    if size > embedding:
-        raise InvalidValueError(
-            f"tokenizer has ids up to {size - 1}, the model's embedding only {embedding} rows: they do not belong "
-            f"together, or the model needs model.resize_token_embeddings({size})"
-        )
-    return size
-
-
-def _stop_ids(
-    config: Any, tokenizer: PreTrainedTokenizerBase | None, given: Iterable[int] | None, vocab_size: int
-) -> tuple[int, ...]:
-    """The ids that end a completion, sorted."""
-    if given is not None:
-        return tuple(sorted({check_int("stop_ids", i, low=0, high=vocab_size - 1) for i in given}))
-    known: set[int] = set()
-    for value in (getattr(tokenizer, "eos_token_id", None), getattr(config, "eos_token_id", None)):
-        known |= set(value) if isinstance(value, (list, tuple)) else {value} if value is not None else set()
-    if not known:
-        raise InvalidValueError(
-            "stop_ids: neither tokenizer nor model config names an end-of-sequence id; "
-            "give stop_ids=[...], or stop_ids=[] to let every completion run to its budget"
-        )
-    return tuple(sorted(i for i in known if i < vocab_size))
-
-
-def load_model(name_or_path: str | Path, **kwargs: Any) -> PreTrainedModel:
-    """Loads a causal language model with `AutoModelForCausalLM`, from safetensors only (no pickle).
-
-    Raises:
-        CheckpointError: nothing loadable is there.
-    """
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(name_or_path), use_safetensors=True, **kwargs)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"no model can be loaded from {str(name_or_path)!r}: {error}") from error
-    return model
+    def _steps(self) -> list[tuple[int, Completion]]:
+        """Steps until a request has ended, or none is left."""
+        mark = self._runner.weights_mark()
+        if mark != self._weights:  # a trainer that shares the model has stepped
+            self._loop.drop_caches()
+            self._weights = mark
+        done: list[Row] = []
+        with torch.no_grad(), eval_mode(self.model):
+            while not done and self._loop.busy:
+                done = self._loop.step()
+        return [(row.ticket, row.completion(self.version, **self._outputs)) for row in done]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, PolicyError
 from mathturn_gym.testing import check_policy
 from mathturn_gym.types import Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy
@@ -259,7 +259,7 @@ def test_logits_that_are_not_finite_name_the_row(model: Any) -> None:
         model.get_input_embeddings().weight[77] = torch.nan
         model.get_output_embeddings().weight = torch.nn.Parameter(torch.randn(len(TOKENIZER), 64))
     asked = [np.array([5, 6]), np.array([5, 77, 8]), np.array([9])]
-    with pytest.raises(InvalidValueError, match=r"contexts\[1\] are not finite at completion id 0"):
+    with pytest.raises(PolicyError, match=r"contexts\[1\] are not finite at completion id 0"):
         policy.complete(asked, max_tokens=[2, 2, 2], seeds=[0, 1, 2])
 
 
