@@ -10,6 +10,7 @@ import sys
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli.compare_eval import compare_eval
 from mathturn_gym.cli.demo import demo
 from mathturn_gym.cli.evaluate import evaluate
 from mathturn_gym.cli.info import info
@@ -37,6 +38,7 @@ app.command()(play)
 app.command()(info)
 app.command()(verify)
 app.command()(warmup)
+app.command("compare-eval")(compare_eval)
 app.add_typer(problems_app)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mathturn_gym.metrics import MEANING, Report
+from mathturn_gym.metrics import MEANING, Estimate, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,8 +36,12 @@ def report_table(report: Report, title: str = "Evaluation") -> Table:
     return table
 
 
-def _cell(figure: object) -> str:
-    value, low, high = (getattr(figure, name) for name in ("value", "low", "high"))
+def _cell(figure: Estimate) -> str:
+    value, low, high = figure.value, figure.low, figure.high
+    if value is None:
+        return "-"
+    if low is None or high is None:
+        return _number(value)
     return f"{_number(value)} [dim]\\[{_number(low)}, {_number(high)}][/dim]"
 
 

@@ -9,6 +9,7 @@ Bootstrap*, 1993, §13.3).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,7 +96,7 @@ def resampled_ratios(top_CF: Floats, bottom_CF: Floats, *, resamples: int, seed:
 
 
 def ratio_estimates(
-    top_CF: Floats, bottom_CF: Floats, is_rate: list[bool], *, confidence: float, resamples: int, seed: int
+    top_CF: Floats, bottom_CF: Floats, is_rate: Sequence[bool], *, confidence: float, resamples: int, seed: int
 ) -> list[Estimate]:
     """Each figure's ratio of sums, with a percentile interval.
 
@@ -126,8 +127,11 @@ def ratio_estimates(
             estimates.append(Estimate(None, None, None, 0.0))
             continue
         value = float(tops[f] / bottoms[f])
-        column = ratios[:, f]
-        low, high = (float(end) for end in np.quantile(column[~np.isnan(column)], [tail, 1 - tail]))
+        column = ratios[~np.isnan(ratios[:, f]), f]
+        if not column.size:  # few samples, and none of them drew a problem that this figure is about
+            estimates.append(Estimate(value, None, None, float(bottoms[f])))
+            continue
+        low, high = (float(end) for end in np.quantile(column, [tail, 1 - tail]))
         if rate and low == high and value in (0.0, 1.0):
             margin = 1 - math.pow(tail, 1 / int(np.count_nonzero(bottom_CF[:, f])))
             low, high = (0.0, margin) if value == 0.0 else (1 - margin, 1.0)

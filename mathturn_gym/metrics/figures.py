@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from mathturn_gym.metrics.bootstrap import Floats
+from mathturn_gym.metrics.bootstrap import Floats, cluster_sums
 from mathturn_gym.metrics.samples import answer_key, majority_at_k, pass_at_k
 from mathturn_gym.types import Episode, Status, StopReason
 
-__all__ = ["MEANING", "Column", "EpisodeFacts", "episode_columns", "facts", "problem_columns"]
+__all__ = [
+    "MEANING",
+    "Column",
+    "Counts",
+    "EpisodeFacts",
+    "count_by_problem",
+    "episode_columns",
+    "facts",
+    "problem_columns",
+]
 
 MEANING: Final[dict[str, str]] = {
     "acc@k": "episodes solved within the first k turns",
@@ -208,6 +218,60 @@ def problem_columns(groups: Sequence[Sequence[EpisodeFacts]], turns: int) -> Ite
             within = [sum(_solved_within(e, k) for e in group) / len(group) for group in groups]
             gain = (_floats(within) - _floats(passes)) * _floats(enough)
             yield Column(f"retry_gain@{k}", gain, _floats(enough), is_rate=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """Every figure's numerator and denominator per problem.
+
+    Args:
+        problem_ids: C ids, in the order of their first episode.
+        turns: T, the most turns that any episode has.
+        names: F figures.
+        is_rate: F flags: the figure is in [0, 1].
+        tops_CF: float64 (C, F).
+        bottoms_CF: float64 (C, F).
+    """
+
+    problem_ids: tuple[str, ...]
+    turns: int
+    names: tuple[str, ...]
+    is_rate: tuple[bool, ...]
+    tops_CF: Floats  # noqa: N815 - arrays carry their shape
+    bottoms_CF: Floats  # noqa: N815
+
+
+def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) -> Counts:
+    """Counts all figures.
+
+    Args:
+        known: The episodes.
+        turns: T, where it shall be larger than the most turns that any has.
+    """
+    groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
+    for fact in known:
+        groups[fact.problem_id].append(fact)
+    turns = max([turns or 0, *(len(fact.right) for fact in known)])
+    position = {problem_id: i for i, problem_id in enumerate(groups)}
+    clusters = np.array([position[fact.problem_id] for fact in known], np.int64)
+    by_episode, by_problem = list(episode_columns(known, turns)), list(problem_columns(list(groups.values()), turns))
+    sums = [
+        np.concatenate(
+            [
+                cluster_sums(clusters, _matrix([getattr(c, part) for c in by_episode], len(known)), len(groups)),
+                _matrix([getattr(c, part) for c in by_problem], len(groups)),
+            ],
+            axis=1,
+        )
+        for part in ("top", "bottom")
+    ]
+    columns = by_episode + by_problem
+    names, rates = tuple(c.name for c in columns), tuple(c.is_rate for c in columns)
+    return Counts(tuple(groups), turns, names, rates, *sums)
+
+
+def _matrix(columns: Sequence[Floats], rows: int) -> Floats:
+    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
 
 
 def _first(episode: EpisodeFacts) -> tuple[str | None, bool]:

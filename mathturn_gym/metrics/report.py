@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from mathturn_gym.metrics.bootstrap import Estimate, check_confidence, cluster_sums, ratio_estimates
-from mathturn_gym.metrics.figures import Column, EpisodeFacts, episode_columns, facts, problem_columns
+from mathturn_gym.metrics.bootstrap import Estimate, check_confidence, ratio_estimates
+from mathturn_gym.metrics.figures import count_by_problem, facts
 from mathturn_gym.types import Episode
 
 __all__ = ["Report", "summarize"]
@@ -87,34 +85,21 @@ def summarize(
     """
     check_confidence(confidence, resamples)
     known = [facts(episode) for episode in episodes]
-    groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
-    for fact in known:
-        groups[fact.problem_id].append(fact)
-    turns = max((len(fact.right) for fact in known), default=0)
-    position = {problem_id: i for i, problem_id in enumerate(groups)}
-    clusters = np.array([position[fact.problem_id] for fact in known], np.int64)
-    per_episode = list(episode_columns(known, turns))
-    per_problem = list(problem_columns(list(groups.values()), turns))
-    tops = [cluster_sums(clusters, _matrix(per_episode, "top"), len(groups)), _matrix(per_problem, "top", len(groups))]
-    bottoms = [
-        cluster_sums(clusters, _matrix(per_episode, "bottom"), len(groups)),
-        _matrix(per_problem, "bottom", len(groups)),
-    ]
-    columns = per_episode + per_problem
+    counts = count_by_problem(known)
     estimates = ratio_estimates(
-        np.concatenate(tops, axis=1),
-        np.concatenate(bottoms, axis=1),
-        [column.is_rate for column in columns],
+        counts.tops_CF,
+        counts.bottoms_CF,
+        counts.is_rate,
         confidence=confidence,
         resamples=resamples,
         seed=seed,
     )
     return Report(
         episodes=len(known),
-        problems=len(groups),
-        turns=turns,
+        problems=len(counts.problem_ids),
+        turns=counts.turns,
         confidence=confidence,
-        figures={column.name: estimate for column, estimate in zip(columns, estimates, strict=True)},
+        figures=dict(zip(counts.names, estimates, strict=True)),
         stop_reasons=dict(Counter("none" if e.stop_reason is None else e.stop_reason.value for e in episodes)),
         verdicts=dict(Counter(status.value for fact in known for status in fact.statuses)),
         by={
@@ -135,9 +120,3 @@ def _parts(episodes: Sequence[Episode], key: str) -> dict[str, list[Episode]]:
         if key in episode.metadata:
             parts[str(episode.metadata[key])].append(episode)
     return parts
-
-
-def _matrix(columns: Sequence[Column], part: str, rows: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if not columns:
-        return np.zeros((rows, 0))
-    return np.stack([getattr(column, part) for column in columns], axis=1)

@@ -72,3 +72,11 @@ def test_resampling_episodes_instead_of_problems_would_not_cover() -> None:
         (estimate,) = ratio_estimates(right, np.ones_like(right), [True], confidence=0.9, resamples=400, seed=run)
         held += holds(estimate, 0.4)
     assert held / 200 < 0.75
+
+
+def test_a_figure_that_no_sample_drew_has_no_interval() -> None:
+    top, bottom = np.zeros((500, 1)), np.zeros((500, 1))
+    top[0], bottom[0] = 1.0, 2.0
+    seed = next(s for s in range(20) if np.isnan(resampled_ratios(top, bottom, resamples=1, seed=s)).all())
+    (estimate,) = ratio_estimates(top, bottom, [True], confidence=0.9, resamples=1, seed=seed)
+    assert (estimate.value, estimate.low, estimate.high) == (0.5, None, None)

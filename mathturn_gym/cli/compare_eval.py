@@ -1,0 +1,100 @@
+"""`mathturn compare-eval A B`: a paired test between two evaluations on the same problems."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mathturn_gym.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from mathturn_gym.metrics import Comparison
+    from mathturn_gym.types import Episode
+
+__all__ = ["compare_eval"]
+
+
+def compare_eval(
+    a: Annotated[Path, typer.Argument(help="An evaluation's folder, or its file of episodes.")],
+    b: Annotated[Path, typer.Argument(help="Another, on the same problems.")],
+    figures: Annotated[
+        list[str] | None, typer.Option("--figure", help="Only these figures (acc@1, pass@4, …); several times.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    resamples: Annotated[int, typer.Option(help="Bootstrap samples, and permutations.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Decides both.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the result as JSON to this file.")] = None,
+) -> None:
+    """Compare two evaluations, problem by problem.
+
+    Differences are b minus a, over the problems that both were tried on, with a paired bootstrap interval and the p-value
+    of a paired permutation test. Examples: `mathturn compare-eval runs/eval-before runs/eval-after`, `mathturn
+    compare-eval a.jsonl b.jsonl --figure acc@1 --figure acc@4`.
+    """
+    from mathturn_gym.metrics import compare
+
+    found = compare(_episodes("a", a), _episodes("b", b), confidence=confidence, resamples=resamples, seed=seed)
+    chosen = _chosen(found, figures or [])
+    result = {"a": str(a), "b": str(b), **found.to_dict()}
+    result["figures"] = {name: result["figures"][name] for name in chosen}
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    console = Console()
+    console.print(_table(found, chosen, str(a), str(b)))
+    if found.only_a or found.only_b:
+        console.print(
+            f"left out, since only one of them was tried on them: {found.only_a} problems of a, {found.only_b} of b",
+            style="yellow",
+        )
+
+
+def _episodes(name: str, path: Path) -> list[Episode]:
+    from mathturn_gym.trajectories import read_episodes
+
+    file = path / "episodes.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise InvalidValueError(f"{name} must be an evaluation's folder or a file of episodes, got {str(path)!r}")
+    episodes = list(read_episodes(file))
+    if not episodes:
+        raise InvalidValueError(f"{name}: {str(file)!r} holds no episode")
+    return episodes
+
+
+def _chosen(found: Comparison, figures: list[str]) -> list[str]:
+    from mathturn_gym.errors import raise_unknown_name
+
+    for name in figures:
+        if name not in found.figures:
+            raise_unknown_name("figure", name, found.figures)
+    return figures or list(found.figures)
+
+
+def _table(found: Comparison, names: list[str], a: str, b: str) -> Table:
+    title = f"a = {a}, b = {b}: {found.problems} problems in common"
+    table = Table(
+        title=title, title_justify="left", caption="p: paired permutation test, not corrected for the number of figures"
+    )
+    for column in ("figure", "a", "b", f"b - a [{found.confidence:.0%} interval]", "p"):
+        table.add_column(column, justify="left" if column == "figure" else "right")
+    for name in names:
+        figure = found.figures[name]
+        low, high = figure.difference.low, figure.difference.high
+        certain = low is not None and high is not None and (low > 0 or high < 0)
+        shown = f"{figure.difference.value:+.3f} \\[{low:+.3f}, {high:+.3f}]"
+        table.add_row(
+            name,
+            f"{figure.a:.3f}",
+            f"{figure.b:.3f}",
+            f"[bold]{shown}[/bold]" if certain else shown,
+            f"{figure.p_value:.4f}",
+        )
+    return table
