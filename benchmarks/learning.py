@@ -111,13 +111,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=None, help="of each training; the presets' where not given")
     parser.add_argument("--played", type=int, default=1024, help="test episodes per figure")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     parser.add_argument("--tasks", nargs="+", choices=("lins", "guess8"), default=("lins", "guess8"))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/learning.json"))
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     # A process per seed; spawned, since torch's threads do not survive a fork.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        rows = list(pool.map(one_seed, range(options.seeds), repeat(options)))
+        rows = list(pool.map(one_seed, seeds, repeat(options)))
     return _report(rows, options.out)
 
 

@@ -27,6 +27,7 @@ def small(run_dir: Path, **changes: Any) -> ReinforceConfig:
         "episodes": 48,
         "batch_episodes": 8,
         "minibatches": 2,
+        "epochs": 1,
         "eval_every": 3,
         "eval_episodes": 8,
         "save_every": 2,
