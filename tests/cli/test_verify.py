@@ -1,0 +1,95 @@
+"""`mathturn verify`, through its command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mathturn_gym.cli.verify import verify
+from mathturn_gym.errors import InvalidValueError, ProblemFileError
+
+app = typer.Typer()
+app.command()(verify)
+runner = CliRunner()
+
+
+def run(*arguments: str) -> str:
+    result = runner.invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_one_answer() -> None:
+    assert run("So it is \\boxed{0.5}.", "--gold", "1/2").startswith("Right: '0.5'")
+    assert "unevaluated" in run("12+34", "--gold", "46", "--kind", "answer")
+    verdict = json.loads(run("\\boxed{x+1}", "--gold", "7", "--gold", "1+x", "--json"))
+    assert verdict["correct"] is True
+    assert (verdict["status"], verdict["gold"], verdict["span"]) == ("right", "1+x", [7, 10])
+
+
+def test_options_reach_the_verifier() -> None:
+    assert run("12+34", "--gold", "46", "--kind", "answer", "--form", "equivalent").startswith("Right")
+    assert run("0.33", "--gold", "1/3", "--kind", "answer", "--decimals", "2").startswith("Right")
+    assert run("we have 12 of them", "--gold", "12", "--last-number").startswith("Right")
+
+
+def test_a_file_of_answers(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "response": "\\boxed{1}", "gold": "1"},
+        {"id": "b", "response": "2", "gold": ["1", "3"], "kind": "answer"},
+        {"id": "c", "response": "hm", "gold": "1"},
+    ]
+    file, out = tmp_path / "answers.jsonl", tmp_path / "verdicts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run("--file", str(file), "--out", str(out))
+    verdicts = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(v["id"], v["status"]) for v in verdicts] == [("a", "right"), ("b", "wrong"), ("c", "no_answer")]
+    assert json.loads(run("--file", str(file)).splitlines()[0])["answer"] == "1"
+
+
+def test_an_audit(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    printed = run("--audit", "--verifier", "mathturn", "--limit", "120", "--out", str(out))
+    assert "false positives" in printed
+    (figures,) = json.loads(out.read_text())
+    assert figures["cases"] == 120
+    assert figures["accuracy"]["share"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "RESPONSE and --gold are needed"),
+        (["x"], "RESPONSE and --gold are needed"),
+        (["x", "--gold", "1", "--form", "exact"], "unknown form"),
+        (["x", "--gold", "1", "--kind", "word"], "unknown kind"),
+        (["x", "--gold", "1", "--file", "f"], "either RESPONSE"),
+        (["x", "--audit"], "--audit takes its cases"),
+        (["--audit", "--verifier", "nobody"], "unknown verifier"),
+        (["--audit", "--form", "exact"], "unknown form"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], part: str) -> None:
+    with pytest.raises(InvalidValueError, match=part):
+        runner.invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("{", "line 1: not JSON"),
+        ('{"gold": "1"}', "line 1: response must be a text"),
+        ('{"response": "1"}', "line 1: gold must be"),
+        ('{"response": "1", "gold": []}', "line 1: gold must be"),
+        ('{"response": "1", "gold": "1", "kind": "word"}', "line 1: kind must be"),
+    ],
+)
+def test_broken_rows_are_named(tmp_path: Path, line: str, part: str) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(ProblemFileError, match=part):
+        runner.invoke(app, ["--file", str(file)], catch_exceptions=False)

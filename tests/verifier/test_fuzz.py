@@ -1,0 +1,32 @@
+"""A few seconds of `benchmarks/fuzz_verifier.py`; an hour of it is run by hand."""
+
+from __future__ import annotations
+
+import random
+import runpy
+from pathlib import Path
+
+from mathturn_gym.verifier import Status, Verdict
+from mathturn_gym.verifier.audit import load_cases
+
+SCRIPT = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_verifier.py"))
+
+
+def test_mutated_cases_are_judged_alike_twice() -> None:
+    fuzz = SCRIPT["Fuzz"](seed=3, timeout=0.5)
+    cases = [case for case in load_cases() if case.category != "pathological"]
+    rng = random.Random(5)
+    for form, kind, size in (("evaluated", "answer", 150), ("evaluated", "response", 60), ("equivalent", "answer", 15)):
+        fuzz.round(rng, fuzz.batch(rng, [case for case in cases if case.kind == kind], size), kind, form)
+    assert fuzz.cases == 225
+    assert not fuzz.failures
+    assert set(fuzz.statuses) <= {"right", "wrong", "no_answer", "undecided"}
+
+
+def test_a_verdict_that_changes_is_a_failure() -> None:
+    fuzz = SCRIPT["Fuzz"]()
+    fuzz.compare(Verdict(Status.RIGHT, "equal"), Verdict(Status.WRONG, "different"), "1", "1")
+    assert len(fuzz.failures) == 1
+    fuzz.compare(Verdict(Status.UNDECIDED, "time limit"), Verdict(Status.WRONG, "different"), "1", "1")
+    assert len(fuzz.failures) == 1
+    assert fuzz.time_limited == 1
