@@ -235,10 +235,11 @@ class _Table:
 
 def _rectangle(episodes: Sequence[Episode]) -> tuple[_Matrix, npt.NDArray[np.bool_]]:
     """Rewards as (E, K), 0 where a turn was not reached, and where turns were reached."""
-    turns_E = np.array([len(episode.rewards) for episode in episodes], np.int64)
+    rewards_of = [episode.rewards for episode in episodes]
+    turns_E = np.fromiter(map(len, rewards_of), np.int64, len(episodes))
     reached = np.arange(int(turns_E.max()))[None, :] < turns_E[:, None]
     rewards = np.zeros(reached.shape)
-    rewards[reached] = np.concatenate([episode.rewards for episode in episodes])
+    rewards[reached] = np.concatenate(rewards_of)
     return rewards, reached
 
 

@@ -75,7 +75,7 @@ def pack(
     values = {
         "advantages": _advantage_values(episodes, spans, advantages, discount),
         "returns": episode_returns(episodes, discount),
-        "rewards": np.concatenate([episode.rewards for episode in episodes]).astype(np.float32),
+        "rewards": np.concatenate(spans.columns["rewards"]).astype(np.float32),
     }
     batch = _build(episodes, spans, values, layout, form, pad)
     if not allow_missing_logprobs:
@@ -100,12 +100,13 @@ def _advantage_values(
     if len(given) != len(episodes):
         raise InvalidValueError(f"advantages has {len(given)} entries for {len(episodes)} episodes")
     arrays = [np.asarray(array, dtype=np.float32) for array in given]
-    for array, turns, episode in zip(arrays, spans.turns.tolist(), episodes, strict=True):
-        if array.shape != (turns,):
-            raise InvalidValueError(
-                f"advantages of episode {episode.index} on {episode.problem_id!r} must have shape ({turns},), one per "
-                f"turn, got {array.shape}"
-            )
+    shapes, expected = [array.shape for array in arrays], [(turns,) for turns in spans.turns.tolist()]
+    if shapes != expected:
+        at = next(e for e, shape in enumerate(shapes) if shape != expected[e])
+        raise InvalidValueError(
+            f"advantages of episode {episodes[at].index} on {episodes[at].problem_id!r} must have shape "
+            f"{expected[at]}, one per turn, got {shapes[at]}"
+        )
     flat = np.concatenate(arrays)
     bad = np.flatnonzero(~np.isfinite(flat))
     if bad.size:
@@ -149,21 +150,25 @@ def _build(
 
     branch_index = per_piece(pieces.branch.astype(np.int32), -1)
     loss_mask = per_turn(np.ones(len(begin), np.bool_), 0)
-    ordered = [episodes[e] for e in pieces.episode[pieces.branch > 0].tolist()] if layout == "tree" else episodes
+    members = pieces.episode[pieces.branch > 0].tolist() if layout == "tree" else None
     plain = layout == "episode" and form == "varlen"  # the episodes' own arrays, end to end, are the tensors
 
+    def in_order(name: str) -> npt.NDArray[Any]:
+        column = spans.columns[name]
+        return np.concatenate(column if members is None else [column[e] for e in members])
+
     def per_id(name: str, fill: int) -> npt.NDArray[Any]:
-        flat = np.concatenate([getattr(episode, name) for episode in ordered])
+        flat = in_order(name)
         if plain:
             return flat.reshape(shape)
         result = np.full(shape, fill, flat.dtype)
-        result[loss_mask] = flat[np.concatenate([episode.loss_mask for episode in ordered])]
+        result[loss_mask] = flat[in_order("loss_mask")]
         return result
 
     logprobs = per_id("logprobs", 0)
     versions = per_id("versions", NO_VERSION)
     tensors: dict[str, npt.NDArray[Any]] = {
-        "input_ids": _input_ids(episodes, pieces, branch_index, pad_id, plain=plain),
+        "input_ids": _input_ids(spans.columns["ids"], pieces, branch_index, pad_id, plain=plain),
         "loss_mask": loss_mask,
         "behaviour_logprobs": logprobs,
         "versions": versions,
@@ -187,12 +192,12 @@ def _build(
 
 
 def _input_ids(
-    episodes: Sequence[Episode], pieces: Pieces, branch_index: npt.NDArray[np.int32], pad_id: int, *, plain: bool
+    ids: Sequence[_Index], pieces: Pieces, branch_index: npt.NDArray[np.int32], pad_id: int, *, plain: bool
 ) -> npt.NDArray[np.int64]:
     if plain:
-        return np.concatenate([episode.ids for episode in episodes]).reshape(branch_index.shape)
+        return np.concatenate(ids).reshape(branch_index.shape)
     columns = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
-    parts = [episodes[e].ids[start:end] for e, start, end in zip(*columns, strict=True)]
+    parts = [ids[e][start:end] for e, start, end in zip(*columns, strict=True)]
     flat = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     if flat.size == branch_index.size:
         return flat.reshape(branch_index.shape)
