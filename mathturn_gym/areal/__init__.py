@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         register_agent,
         register_environment,
     )
-    from mathturn_gym.areal.sample import SequenceSample, ValidationError
+    from mathturn_gym.areal.sample import SequenceSample, ValidationError, prompt_sample
     from mathturn_gym.areal.worker import AgentWorker, AsyncPolicy, Job, Outcome
 
 _HOME: Final = {
@@ -51,6 +51,7 @@ _HOME: Final = {
     "ValidationError": "sample",
     "make_agent": "protocol",
     "make_env": "protocol",
+    "prompt_sample": "sample",
     "register_agent": "protocol",
     "register_environment": "protocol",
     "to_episode": "episodes",
@@ -75,6 +76,7 @@ __all__ = [
     "ValidationError",
     "make_agent",
     "make_env",
+    "prompt_sample",
     "register_agent",
     "register_environment",
     "to_episode",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ class MathMultiTurnAgent:
 
     Args:
         gconfig: Generation settings: `GenerationHyperparameters`, a mapping of its fields, or any object with
-            `new(n=1)`. Observations carry it with `n=1`.
+            `new(n=1)` or dataclass with `n`. Observations carry it with `n=1`.
         tokenizer_path: What `load_tokenizer` takes: a folder or hub name, "builtin", or a tokenizer.
         answer_save_path: Folder of the logs, or None for no logs.
         reward_scaling: See `mathturn_gym.rewards.turn_reward`.
@@ -117,8 +118,11 @@ def _one_completion(gconfig: Any) -> Any:
     """The generation settings with n=1."""
     if isinstance(gconfig, Mapping):
         gconfig = GenerationHyperparameters(**gconfig)
-    if not hasattr(gconfig, "new"):
-        raise InvalidValueError(
-            f"gconfig must be GenerationHyperparameters, a mapping of its fields, or have new(n=1), got {gconfig!r}"
-        )
-    return gconfig.new(n=1)
+    if hasattr(gconfig, "new"):
+        return gconfig.new(n=1)
+    if dataclasses.is_dataclass(gconfig) and not isinstance(gconfig, type) and hasattr(gconfig, "n"):
+        return dataclasses.replace(gconfig, n=1)
+    raise InvalidValueError(
+        "gconfig must be GenerationHyperparameters, a mapping of its fields, have new(n=1), or be a dataclass with n,"
+        f" got {gconfig!r}"
+    )

@@ -76,7 +76,7 @@ class EnvironmentService(ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GenerationHyperparameters:
     """Settings of a generation request, with the original's names and defaults.
 
@@ -125,7 +125,7 @@ class GenerationHyperparameters:
         return GenerationHyperparameters(**{**asdict(self), **changes})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BundledGenerationOutputs:
     """A policy's reply: G completions of one prompt.
 
@@ -201,7 +201,7 @@ class BundledGenerationOutputs:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MicroBatchSpec:
     """How `SequenceSample.split` divides a batch.
 

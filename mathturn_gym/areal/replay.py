@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from mathturn_gym.areal.agent import MathMultiTurnAgent
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
-from mathturn_gym.areal.sample import SequenceSample
+from mathturn_gym.areal.sample import SequenceSample, prompt_sample
 from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, PROMPT_IDS
 from mathturn_gym.types import Completion, Episode, Problem
 from mathturn_gym.verifier.extract import extract
@@ -139,7 +138,8 @@ class _Play(EnvironmentService):
 
     async def run(self) -> None:
         """Collects the trajectory; keeps what came of it."""
-        prompt = _prompt(self._inputs)
+        (task_id,) = self._inputs.get("task_ids") or [None]
+        prompt = prompt_sample(self._inputs["qid"], self._inputs["prompt_token_ids"], task_id)
         self._now["time"] = self._inputs["now_timestamp"]
         try:
             samples = await self._agent.collect_trajectory(prompt, self, self, self)
@@ -192,20 +192,6 @@ class _Play(EnvironmentService):
             version_start=[turn["version_start"]],
             version_end=[turn["version_end"]],
         )
-
-
-def _prompt(episode: Mapping[str, Any]) -> SequenceSample:
-    values = {"packed_prompts": episode["prompt_token_ids"]}
-    if episode.get("task_ids") is not None:
-        values["task_ids"] = episode["task_ids"]
-    return SequenceSample(
-        keys=values,
-        ids=[episode["qid"]],
-        dtypes=dict.fromkeys(values, torch.int64),
-        trailing_shapes=dict.fromkeys(values, ()),
-        seqlens={key: [[len(value)]] for key, value in values.items()},
-        data={key: torch.tensor(value) for key, value in values.items()},
-    )
 
 
 def _exception(raised: Any, known: Mapping[str, str] | None) -> Exception:

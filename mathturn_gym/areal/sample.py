@@ -13,7 +13,7 @@ import torch
 
 from mathturn_gym.errors import InvalidValueError, check_int
 
-__all__ = ["KeyMismatchError", "SequenceSample", "ValidationError"]
+__all__ = ["KeyMismatchError", "SequenceSample", "ValidationError", "prompt_sample"]
 
 
 class ValidationError(InvalidValueError):
@@ -290,6 +290,28 @@ class SequenceSample:
             data=data,
             metadata=dict(record["metadata"]),
         )
+
+
+def prompt_sample(qid: Hashable, token_ids: Sequence[int], task_id: int | None = None) -> SequenceSample:
+    """The prompt of one trajectory: `packed_prompts`, and `task_ids` where there is a task.
+
+    Args:
+        qid: The query id.
+        token_ids: Ids of the first observation.
+        task_id: Number of its task, or None.
+
+    >>> prompt_sample("q8@idx:8-0", [5, 6]).seqlens
+    {'packed_prompts': [[2]]}
+    """
+    values = {"packed_prompts": list(token_ids), **({} if task_id is None else {"task_ids": [task_id]})}
+    return SequenceSample(
+        keys=values,
+        ids=[qid],
+        dtypes=dict.fromkeys(values, torch.int64),
+        trailing_shapes=dict.fromkeys(values, ()),
+        seqlens={key: [[len(ids)]] for key, ids in values.items()},
+        data={key: torch.tensor(ids, dtype=torch.int64) for key, ids in values.items()},
+    )
 
 
 _FIELDS = ("ids", "keys", "trailing_shapes", "dtypes", "seqlens", "data", "metadata")

@@ -145,9 +145,12 @@ class AgentWorker:
 
         Raises:
             EpisodeStateError: the worker is not running.
+            InvalidValueError: the job's timeout is no positive number.
         """
         if self._requests is None:
             raise EpisodeStateError("submit() outside `async with AgentWorker(policy) as worker`: it is not running")
+        if job.timeout is not None:
+            check_float("Job.timeout", job.timeout, low=1e-3)
         number, self._submitted = self._submitted, self._submitted + 1
         task = asyncio.create_task(self._collect(job, number if job.seed is None else job.seed))
         self._tasks.add(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,13 @@ def test_settings_and_tokenizers_are_checked() -> None:
         MathMultiTurnAgent(3, "builtin", None)
     mapped = MathMultiTurnAgent({"n": 4, "max_new_tokens": 8}, "builtin", None)
     assert mapped.gconfig == GCONFIG.new(n=1)
+
+    @dataclass
+    class Other:
+        n: int = 8
+        temperature: float = 0.5
+
+    assert MathMultiTurnAgent(Other(), "builtin", None).gconfig == Other(n=1)
 
 
 def test_original_without_a_template_fails_where_it_did() -> None:

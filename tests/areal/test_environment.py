@@ -109,9 +109,10 @@ def test_unknown_queries_are_refused(dataset: Path) -> None:
         ({"task": None}, "line 3: field 'task' is None"),
         ({"solutions": []}, "line 3: field 'solutions' must be a list of texts"),
         ({"solutions": "\\boxed{2}"}, "line 3: field 'solutions' must be a list of texts"),
-        ({"solutions": [" "]}, "line 3: field 'solutions' has an empty solution"),
+        ({"solutions": [" "]}, r"line 3: field 'solutions\[0\]' is empty"),
         ({"prompt": ""}, "line 3: field 'prompt' must be a non-empty text"),
         ({"query_id": ""}, "line 3: field 'query_id' must be a non-empty text"),
+        ({"query_id": None, "question": "1?", "answer": "#### 1"}, "line 3: field 'query_id' must be"),
         ({"query_id": True}, "line 3: field 'query_id' must be a non-empty text"),
     ],
 )
@@ -133,7 +134,7 @@ def test_problems_serve_the_environment_too(dataset: Path) -> None:
     problems = ArealProblems(dataset)
     assert problems.by_id("h1").gold == ("\\frac{1}{2}",)
     assert problems.by_id("h2").gold == ("3", "2")
-    assert problems.by_id("h2").metadata == {"level": 1}
+    assert problems.by_id("h2").metadata["level"] == 1
     env = gym.make("MathMultiTurn-v0", problems=problems)
     _, info = env.reset(options={"problem_id": "h2"})
     assert info["problem_id"] == "h2"

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mathturn_gym.areal import (
     AgentWorker,
@@ -21,6 +20,7 @@ from mathturn_gym.areal import (
     MathMultiTurnAgent,
     Outcome,
     SequenceSample,
+    prompt_sample,
 )
 from mathturn_gym.areal.protocol import EnvironmentService
 from mathturn_gym.dialogue import Dialogue
@@ -76,20 +76,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prompts() -> list[SequenceSample]:
-    made = []
-    for i in range(AGENTS):
-        ids = torch.tensor(DIALOGUE.prompt_ids(f"{i}+{i}?").tolist())
-        made.append(
-            SequenceSample(
-                keys=["packed_prompts"],
-                ids=[f"q{i}@idx:{i}-0"],
-                dtypes={"packed_prompts": torch.int64},
-                trailing_shapes={"packed_prompts": ()},
-                seqlens={"packed_prompts": [[len(ids)]]},
-                data={"packed_prompts": ids},
-            )
-        )
-    return made
+    return [prompt_sample(f"q{i}@idx:{i}-0", DIALOGUE.prompt_ids(f"{i}+{i}?").tolist()) for i in range(AGENTS)]
 
 
 def make_agent(compat: bool = False, path: Path | None = None) -> MathMultiTurnAgent:
