@@ -363,8 +363,7 @@ def check_logprobs(name: str, logprobs: npt.NDArray[np.float32], size: int) -> N
     """Raises `InvalidEpisodeError` unless `logprobs` are `size` numbers that can be log-probs (NaN: none given)."""
     if logprobs.shape != (size,):
         raise InvalidEpisodeError(f"{name} has shape {logprobs.shape} for {size} ids")
-    # A float32 softmax may land a hair above 0; more than that is a unit error (probabilities, or negated logs).
-    bad = np.flatnonzero((logprobs > 1e-5) | np.isinf(logprobs))
+    bad = _bad_logprobs(logprobs)
     if bad.size:
         at = int(bad[0])
         raise InvalidEpisodeError(f"{name}[{at}] must be a finite number <= 0, got {float(logprobs[at])!r}")
@@ -401,10 +400,24 @@ def check_episode(episode: Episode) -> None:
         raise InvalidEpisodeError(f"{who}: loss_mask is not True exactly on turn_spans")
     if np.any(episode.logprobs[~mask] != 0) or np.any(episode.versions[~mask] != NO_VERSION):
         raise InvalidEpisodeError(f"{who}: log-probs must be 0 and versions {NO_VERSION} off the loss mask")
-    check_logprobs(f"{who}: logprobs", episode.logprobs, size)
+    bad = _bad_logprobs(episode.logprobs)
+    if bad.size:
+        check_logprobs(f"{who}, turn {_turn_at(spans, bad[0])}: logprobs", episode.logprobs, size)
     own = episode.versions[mask]
-    if np.any(np.diff(own) < 0) or (own.size and own[0] < 0):
-        raise InvalidEpisodeError(f"{who}: versions run backwards or are negative: {own.tolist()}")
+    backwards = np.flatnonzero(np.diff(own, prepend=np.int32(0)) < 0)
+    if backwards.size:
+        turn = _turn_at(spans, np.flatnonzero(mask)[backwards[0]])
+        raise InvalidEpisodeError(f"{who}, turn {turn}: versions run backwards or are negative: {own.tolist()}")
+
+
+def _turn_at(spans: npt.NDArray[np.int64], at: np.intp) -> int:
+    """The turn whose completion holds the id at `at`."""
+    return int(np.flatnonzero((spans[:, 0] <= at) & (at < spans[:, 1]))[0])
+
+
+def _bad_logprobs(logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+    """Where there is no log-prob. A float32 softmax may land a hair above 0; more than that is a unit error."""
+    return np.flatnonzero((logprobs > 1e-5) | np.isinf(logprobs))
 
 
 _EPISODE_DTYPES: dict[str, Any] = {

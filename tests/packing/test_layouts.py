@@ -242,3 +242,20 @@ def test_original_layout_row_by_row() -> None:
         length = int(batch.lengths[row])
         assert batch.input_ids[row, :length].tolist() == [*turn.context.tolist(), *turn.ids.tolist()]
         assert batch.loss_mask[row, :length].tolist() == [False] * len(turn.context) + [True] * len(turn.ids)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logprobs": [0, 0, -1, 0, -1, 0.5]}, r"episode 2 on 'synthetic/2', turn 1: logprobs\[5\] must be .* got 0.5"),
+        ({"logprobs": [0, 0, -np.inf, 0, -1, -1]}, r"turn 0: logprobs\[2\] must be a finite number <= 0, got -inf"),
+        ({"logprobs": [0, 0, -1, 0]}, r"episode 2 on 'synthetic/2': logprobs must be float32 of shape \(6,\)"),
+        ({"versions": [-1, -1, 3, -1, 3, 2]}, r"episode 2 on 'synthetic/2', turn 1: versions run backwards"),
+        ({"versions": [-1, -1, -1, -1, 3, 3]}, r"turn 0: versions run backwards or are negative"),
+    ],
+)
+def test_an_episode_that_breaks_a_law_is_refused_by_name_and_turn(change: dict[str, Any], message: str) -> None:
+    episode = synthetic_episode(0, 2, [1, 2], prompt=2, feedback=1)
+    arrays: dict[str, Any] = {name: np.array(row, getattr(episode, name).dtype) for name, row in change.items()}
+    with pytest.raises(InvalidEpisodeError, match=message):
+        dataclasses.replace(episode, **arrays)
