@@ -183,6 +183,8 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "discount": 1.0,  # a guess that brings a hint is worth what the hint brings
         "entropy_weight": 0.0,
         "episodes": 6400,
+        "epochs": 2,
+        "learning_rate": 1.5e-3,
     },
 }
 """Tasks that the built-in model learns, each with the settings that were chosen for it on validation problems."""
