@@ -125,8 +125,13 @@ class Verdict:
 
     def __post_init__(self) -> None:
         """Fills in the score and checks it."""
-        object.__setattr__(self, "status", Status(self.status))
-        score = float(self.status is Status.RIGHT) if self.score is None else float(self.score)
+        # A verdict is made for every answer of a run: what needs no conversion gets none.
+        if type(self.status) is not Status:
+            object.__setattr__(self, "status", Status(self.status))
+        if self.score is None:
+            object.__setattr__(self, "score", 1.0 if self.status is Status.RIGHT else 0.0)
+            return
+        score = float(self.score)
         if not 0.0 <= score <= 1.0:
             raise InvalidValueError(f"Verdict.score must be in [0, 1], got {self.score!r}")
         object.__setattr__(self, "score", score)

@@ -92,6 +92,7 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         (r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
         (r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
         (r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
+        (r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
         (r"\\(?:textdegree|degree|deg)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])", r"\\degree "),
         (r"\\%", "%"),
         (r"\\(?:dots|cdots|ldots|dotsc|dotsb|dotsm)(?![a-zA-Z])|\.\.\.", r"\\ldots "),
@@ -103,7 +104,7 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
     ]
 ]
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
-_TRAILING = re.compile(r"[\s.,;:]+$")
+_AROUND = re.compile(r"^\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*|[\s.,;:\x01]+$")
 _UNIT = re.compile(
     r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?"
 )
@@ -154,7 +155,7 @@ def clean(text: str) -> str:
         text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    text = _TRAILING.sub("", _REPEATING.sub(_fraction, text)).strip()
+    text = _AROUND.sub("", _REPEATING.sub(_fraction, text)).strip()
     if (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()
     return _plain_unit(" ".join(text.split()))

@@ -105,7 +105,9 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """Lists are unordered; a tuple is not a list, but `x=1, y=2` is one."""
     for first, second in ((gold, answer), (answer, gold)):
         if first.op == "list" and second.op in ("tuple", "matrix") and not _all_inequalities(first):
-            values = [named_value(item) for item in first.args]
+            # x=1, y=2 is the point (1, 2), in whatever order it is told.
+            told = sorted(first.args, key=lambda item: str(item.args[0].value if item.args else ""))
+            values = [named_value(item) for item in told]
             if all(is_equation(item) for item in first.args) and None not in values:
                 listed = Node("tuple", tuple(value for value in values if value is not None))
                 return same(listed, second, rounding) if first is gold else same(second, listed, rounding)

@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier.extract import Extraction, extract
+from mathturn_gym.verifier.extract import MAX_RESPONSE, WINDOW, Extraction, extract
 from mathturn_gym.verifier.judge import MAX_ANSWER, judge, prepare
 from mathturn_gym.verifier.pool import Outcome, SymbolicPool, shared_pool
 from mathturn_gym.verifier.scalar import Rounding
@@ -27,6 +27,7 @@ Gold: TypeAlias = str | Sequence[str]
 
 _REMEMBERED = 16_384
 _MAX_REMEMBERED = 400
+_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class _Decision:
     gold: str
     open: tuple[str, ...] = ()
 
+
+_OpenCase: TypeAlias = tuple[Gold, str, _Decision]
 
 _OUTCOMES = {
     "equal": (Status.RIGHT, "equal"),
@@ -105,6 +108,7 @@ class Verifier:
         self.last_number = bool(last_number)
         places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
         self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
+        self._exact = self.rounding.exact
         self._pool: SymbolicPool | None = None
         self._known: dict[tuple[Gold, str], _Decision] = {}
         self._lock = threading.Lock()
@@ -122,13 +126,13 @@ class Verifier:
             VerifierError: the symbolic workers do not start.
         """
         start = time.perf_counter()
-        accepted, found = self._read(response, gold, kind)
-        if found is None:
-            return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start)
-        decision = self._decide(accepted, found.text)
-        if decision.open:
-            decision, _ = self._ask([(accepted, found.text, decision)])[0]
-        return _verdict(decision, found, time.perf_counter() - start)
+        verdict, left = self._begin(response, gold, kind, start)
+        if verdict is None:
+            assert left is not None
+            found, case = left
+            decision, _ = self._ask([case])[0]
+            verdict = _verdict(decision, found, time.perf_counter() - start)
+        return verdict
 
     def verify_batch(
         self, responses: Sequence[str], golds: Sequence[Gold], *, kind: Kind = "response"
@@ -147,17 +151,12 @@ class Verifier:
         if len(responses) != len(golds):
             raise InvalidValueError(f"golds must have one entry a response: {len(golds)} for {len(responses)}")
         verdicts: list[Verdict | None] = []
-        left: list[tuple[int, Extraction, tuple[Gold, str, _Decision]]] = []
+        left: list[tuple[int, Extraction, _OpenCase]] = []
         for index, (response, gold) in enumerate(zip(responses, golds, strict=True)):
-            start = time.perf_counter()
-            accepted, found = self._read(response, gold, kind)
-            if found is None:
-                verdicts.append(Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start))
-                continue
-            decision = self._decide(accepted, found.text)
-            verdicts.append(None if decision.open else _verdict(decision, found, time.perf_counter() - start))
-            if decision.open:
-                left.append((index, found, (accepted, found.text, decision)))
+            verdict, rest = self._begin(response, gold, kind, time.perf_counter())
+            verdicts.append(verdict)
+            if rest is not None:
+                left.append((index, *rest))
         decided = self._ask([case for _, _, case in left]) if left else []
         for (index, found, _), (decision, seconds) in zip(left, decided, strict=True):
             verdicts[index] = _verdict(decision, found, seconds)
@@ -165,11 +164,27 @@ class Verifier:
 
     async def averify(self, response: str, gold: Gold, *, kind: Kind = "response") -> Verdict:
         """`verify` without blocking the event loop while symbolic workers are busy."""
-        accepted, found = self._read(response, gold, kind)
-        if found is None or not self._decide(accepted, found.text).open:
-            return self.verify(response, gold, kind=kind)
+        verdict, _ = self._begin(response, gold, kind, time.perf_counter())
+        if verdict is not None:
+            return verdict
         work = functools.partial(self.verify, response, gold, kind=kind)
         return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+
+    def _begin(
+        self, response: str, gold: Gold, kind: Kind, start: float
+    ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
+        """A verdict, or what is left for the symbolic workers."""
+        if kind == "response" and self._exact and type(gold) is str and gold.isdigit() and isinstance(response, str):
+            place = _boxed_integer(response)
+            if place is not None and len(gold) < _MAX_DIGITS and gold.isascii():
+                return _integer_verdict(response, place, gold, start), None
+        accepted, found = self._read(response, gold, kind)
+        if found is None:
+            return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start), None
+        decision = self._decide(accepted, found.text)
+        if decision.open:
+            return None, (found, (accepted, found.text, decision))
+        return _verdict(decision, found, time.perf_counter() - start), None
 
     def _read(self, response: str, gold: Gold, kind: Kind) -> tuple[Gold, Extraction | None]:
         """The gold, hashable, and the answer as it stands in the response."""
@@ -226,7 +241,7 @@ class Verifier:
                 return decision
         return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left)) if left else decision
 
-    def _ask(self, cases: Sequence[tuple[Gold, str, _Decision]]) -> list[tuple[_Decision, float]]:
+    def _ask(self, cases: Sequence[_OpenCase]) -> list[tuple[_Decision, float]]:
         """Hands what is open to the symbolic workers, each pair once; what they find, and the seconds it took them."""
         questions: dict[tuple[str, str], None] = {}
         for _, answer, decision in cases:
@@ -292,3 +307,27 @@ def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
         tier=decision.tier,
         seconds=seconds,
     )
+
+
+def _boxed_integer(response: str) -> tuple[int, int] | None:
+    """The place of a plain integer in the last box, where that is certainly what `extract` would find."""
+    start = response.rfind("\\boxed") + 7
+    end = response.find("}", start)
+    inner = response[start:end]
+    if start < 7 or end < 0 or not inner.isdigit() or len(inner) >= _MAX_DIGITS or response[start - 1] != "{":
+        return None
+    if "think>" in response or "\\fbox" in response or len(response) > MAX_RESPONSE or not inner.isascii():
+        return None
+    # A box shortly before may belong to the same answer.
+    return None if "}" in response[max(0, start - 7 - WINDOW) : start - 7] else (start, end)
+
+
+def _integer_verdict(response: str, place: tuple[int, int], gold: str, start: float) -> Verdict:
+    """What the judges would say of two plain integers."""
+    answer = response[place[0] : place[1]]
+    if answer == gold:
+        status, reason, tier = Status.RIGHT, "equal", "exact"
+    else:
+        equal = int(answer) == int(gold)
+        status, reason, tier = (Status.RIGHT, "equal", "rational") if equal else (Status.WRONG, "different", "rational")
+    return Verdict(status, reason, None, answer, place, gold, tier, time.perf_counter() - start)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["MAX_RESPONSE", "Extraction", "extract"]
+__all__ = ["MAX_RESPONSE", "WINDOW", "Extraction", "extract"]
 
 MAX_RESPONSE = 200_000
 """Characters at the end of a response that are searched."""
@@ -33,7 +33,8 @@ _NUMBER = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?")
 _TOGETHER = re.compile(
     r"(?:[\s$,;.&*]|\\[\\,;:! ()\[\]]|\\q?quad|\\text\s*\{[^{}]*\}|\\mathrm\s*\{[^{}]*\}|and\b|or\b|[a-zA-Z](?:_\{?\w+\}?)?\s*=)*"
 )
-_WINDOW = 80
+WINDOW = 80
+"""The most characters between two boxes that are given together."""
 _TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me)\b", re.IGNORECASE)
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
@@ -111,9 +112,9 @@ def _boxed(text: str, box: tuple[int, int, int]) -> Extraction | None:
     """The last box, with those that are given together with it."""
     command, start, end = box
     contents = [text[start:end].strip()]
-    while len(contents) < _MAX_BOXES and "}" in text[max(0, command - _WINDOW) : command]:
+    while len(contents) < _MAX_BOXES and "}" in text[max(0, command - WINDOW) : command]:
         before = _last_box(text, command)
-        if before is None or command - before[2] > _WINDOW:
+        if before is None or command - before[2] > WINDOW:
             break
         if _TOGETHER.fullmatch(text, before[2] + (text[before[2]] == "}"), command) is None:
             break

@@ -25,7 +25,7 @@ from mathturn_gym.verifier.rational import rational
 from mathturn_gym.verifier.relations import is_equation, named_value
 from mathturn_gym.verifier.scalar import Rounding
 from mathturn_gym.verifier.units import different_units
-from mathturn_gym.verifier.words import choice, has_prose, spelt_out, word
+from mathturn_gym.verifier.words import choice, clock, has_prose, spelt_out, word
 
 __all__ = ["MAX_ANSWER", "Finding", "Prepared", "judge", "prepare"]
 
@@ -187,6 +187,8 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
         words, other = (gold, answer) if gold.word is not None else (answer, gold)
         # Letters without a space may be a word too; anything with signs or digits is mathematics, and no word.
         equal = other.text.isalpha() and other.text.lower() == words.word
+        # 10:30 is 10:30 a.m. where nothing is said of the half of the day.
+        equal |= clock(words.text) is not None and words.word is not None and other.squeezed == words.word[:-2]
     elif not any(char.isalnum() or char == "\\" for char in answer.text):
         equal = False
     else:

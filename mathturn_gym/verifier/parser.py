@@ -154,7 +154,9 @@ class _Parser(AtomParser):
             sign = {"--": "+", "+-": "-", "-+": "-"}.get(sign + token.value, token.value)
             self.at += 1
         left = self.product()
-        if sign == "-":
+        if sign == "-" and left.op == "percent":
+            left = Node("percent", (Node("neg", left.args),))
+        elif sign == "-":
             left = Node("neg", (left,))
         elif sign in ("\\pm", "\\mp"):
             left = Node(sign[1:], (number(0), left))
@@ -177,7 +179,10 @@ class _Parser(AtomParser):
         left = self.power()
         if left.op == "num" and self.starts_mixed(left):
             fraction = self.power()
-            left = Node("mixed", (left, fraction))
+            if fraction.op == "percent":
+                left = Node("percent", (Node("mixed", (left, fraction.args[0])),))
+            else:
+                left = Node("mixed", (left, fraction))
         while (token := self.peek()) is not None:
             if token.kind == "op" and token.value in ("*", "/", "div"):
                 self.at += 1
@@ -204,9 +209,12 @@ class _Parser(AtomParser):
         mark = self.at
         fraction = self.power()
         self.at = mark
+        fraction = fraction.args[0] if fraction.op == "percent" else fraction
         top, bottom = (arg.value for arg in fraction.args) if fraction.op == "div" else (None, None)
         return isinstance(top, Fraction) and isinstance(bottom, Fraction) and 0 < top < bottom
 
 
 def _sum(terms: list[Node]) -> Node:
+    if len(terms) == 2 and terms[1].op == "neg" and terms[1].args[0].op == "set":
+        return Node("minus", (terms[0], terms[1].args[0]))
     return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
