@@ -209,10 +209,16 @@ def _input_ids(
 def _positions(
     shape: tuple[int, int], place: _Index, pieces: Pieces, branch_index: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int64]:
-    """Each id's place in its own episode, 0 on padding."""
-    result = runs(shape, place, pieces.length, pieces.start - place, 0)
-    result += np.arange(result.size).reshape(shape)
-    if result.size > pieces.length.sum():
+    """Each id's place in its own episode, 0 on padding: steps of one, and a jump where a piece begins."""
+    flat = np.ones(shape[0] * shape[1], np.int64)
+    held = pieces.length > 0
+    at, value = place[held], pieces.start[held]
+    if len(at):
+        flat[at[0]] = value[0]
+        flat[at[1:]] = value[1:] - (value[:-1] + np.diff(at) - 1)
+    np.cumsum(flat, out=flat)
+    result = flat.reshape(shape)
+    if flat.size > pieces.length.sum():
         result[branch_index < 0] = 0
     return result
 

@@ -13,7 +13,14 @@ import numpy.typing as npt
 from mathturn_gym.errors import InvalidEpisodeError, MathTurnError
 from mathturn_gym.types import Episode, Status, StopReason, Verdict
 
-__all__ = ["SCHEMA", "SCHEMA_VERSION", "episode_from_record", "episode_to_record"]
+__all__ = [
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "build_episode",
+    "episode_from_record",
+    "episode_to_record",
+    "facts_to_record",
+]
 
 SCHEMA: Final = "mathturn_gym.episode"
 SCHEMA_VERSION: Final = 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,21 @@ def test_numpy_and_moves_keep_everything() -> None:
         assert np.shares_memory(array, getattr(batch, name).numpy())
     if torch.accelerator.is_available():
         assert batch.pin_memory().input_ids.is_pinned()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_packing_takes_at_most_twice_the_memory_of_its_tensors(layout: Any, form: Any) -> None:
+    episodes = [synthetic_episode(0, i, [60, 50, 40], prompt=50, group=str(i // 8)) for i in range(2_000)]
+    given = [np.zeros(3, np.float32)] * len(episodes)
+    pack(episodes[:2], layout, form=form, advantages=given[:2])
+    tracemalloc.start()
+    batch = pack(episodes, layout, form=form, advantages=given)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    made = sum(tensor.numel() * tensor.element_size() for tensor in batch.tensors().values())
+    assert made > 10e6
+    assert made <= peak <= 2 * made
 
 
 def test_replace_tensors_checks_shapes() -> None:
