@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -27,54 +27,21 @@ from mathturn_gym.errors import (
     raise_unknown_name,
 )
 from mathturn_gym.feedback import Feedback, FeedbackContext, get_feedback
+from mathturn_gym.info import StepInfo
 from mathturn_gym.judging import VerifierLike, get_verifier
 from mathturn_gym.problems import ProblemsLike, load_problems
 from mathturn_gym.problems.base import FiniteSource
 from mathturn_gym.render import TurnRecord, render_dialogue
-from mathturn_gym.rewards import turn_reward
+from mathturn_gym.rewards import RewardContext, RewardTerms, get_terms, turn_reward
 from mathturn_gym.spaces import TokenIds
 from mathturn_gym.types import Ids, Problem, StopReason, Verdict
 
 __all__ = ["EpisodeState", "MathMultiTurnEnv", "StepInfo"]
 
-_OPTIONS: Final = ("problem_id", "index")
+_OPTIONS: Final = ("problem_id", "index", "family", "level")
 _FEEDBACK_ROOM: Final = 256
 _PROMPT_ROOM: Final = 2048
 _PROBED: Final = 16
-
-
-class StepInfo(TypedDict, total=False):
-    """What `reset` and `step` say besides the observation. No clock in it: the same call gives the same info.
-
-    Attributes:
-        problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
-        metadata: The problem's metadata (family, split, level, …).
-        turn: Turns played so far, 0 after `reset`.
-        turns_left: Turns that may still be played.
-        verdict: The verdict of the turn just played, without the gold answer; None after `reset`.
-        response: The text that was verified ("" after `reset`).
-        feedback: What the environment said about it, as text ("" where it said nothing: after `reset`, at the end).
-        new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback.
-        feedback_start: `obs[feedback_start:]` is the feedback (the prompt, after `reset`).
-        completion_budget: The most ids that the next completion can use, 0 at the end.
-        context_left: `max_context_tokens` minus the observation's length, never below 0.
-        stop_reason: "solved", "turns" or "context" at the end, None before.
-        gold: The accepted answers; only with `gold_in_info=True`.
-    """
-
-    problem_id: str
-    metadata: dict[str, Any]
-    turn: int
-    turns_left: int
-    verdict: Verdict | None
-    response: str
-    feedback: str
-    new_ids_start: int
-    feedback_start: int
-    completion_budget: int
-    context_left: int
-    stop_reason: str | None
-    gold: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,12 +83,14 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             single id ends truncated, without that feedback. None makes room for every turn at full length: 2,048 for
             the prompt, and per turn `max_completion_tokens` + 256 for feedback.
         stop_on_success: End at the first right answer.
-        feedback: "plain", "hint", "hint-flipped", "areal-v0.3" (the original agent's texts, ids and answers, see
-            `docs/areal.md`), or a callable `FeedbackContext -> str`.
+        feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" is the original
+            agent's texts, ids and answers, see `docs/areal.md`), or a callable `FeedbackContext -> str`.
         verifier: None for the built-in `Verifier()`, another `Verifier`, anything with `verify(response, gold)`, or a
             callable `(response, gold) -> Verdict | bool | float`.
         reward_scaling: See `rewards.turn_reward`.
         reward_bias: See `rewards.turn_reward`.
+        reward_terms: Terms added to that reward, `{"overlong": 1.0, "turn_cost": 0.05}`: weights of `rewards.TERMS`, or
+            callables `RewardContext -> float` under other names. Each is reported in `info["reward_terms"]`.
         system_prompt: Text of a system message, or None.
         render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
         gold_in_info: Put the accepted answers into `info["gold"]`.
@@ -149,6 +118,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         verifier: VerifierLike = None,
         reward_scaling: float = 1.0,
         reward_bias: float = 0.0,
+        reward_terms: RewardTerms | None = None,
         system_prompt: str | None = None,
         render_mode: str | None = None,
         gold_in_info: bool = False,
@@ -163,6 +133,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self.gold_in_info = _check_bool("gold_in_info", gold_in_info)
         self.reward_scaling = check_float("reward_scaling", reward_scaling)
         self.reward_bias = check_float("reward_bias", reward_bias)
+        self._terms = get_terms(reward_terms)
         self.source = load_problems(problems)
         self.dialogue = (ArealDialogue if as_areal else Dialogue)(tokenizer, system_prompt)
         self.verifier = get_verifier(verifier)
@@ -195,7 +166,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
 
         Args:
             seed: Begins stream `seed` again.
-            options: `{"problem_id": id}` for one certain problem, `{"index": i}` for problem i of the stream.
+            options: `{"problem_id": id}` for one certain problem, `{"index": i}` for problem i of the stream;
+                `{"family": name}` and `{"level": n}` take it from that part of the problems.
 
         Returns:
             The prompt, int64 (L0,), and the info (see `StepInfo`).
@@ -293,7 +265,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             solved = verdict.correct and self.stop_on_success
             self._stop_reason = StopReason.SOLVED if solved else StopReason.TURNS
         else:
-            text = self._feedback_text(FeedbackContext(self.problem, verdict, turn, self.num_turns, response))
+            earlier = tuple(record.verdict for record in self._turns)
+            text = self._feedback_text(FeedbackContext(self.problem, verdict, turn, self.num_turns, response, earlier))
             ids = self.dialogue.feedback_ids(text, turn, action)
             if self._length + ids.shape[0] < self.max_context_tokens:
                 self._append(ids)
@@ -302,7 +275,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         truncated = self._stop_reason is StopReason.CONTEXT
         self._ended = terminated or truncated
         reward = turn_reward(verdict.value, bias=self.reward_bias, scaling=self.reward_scaling)
-        self._turns.append(TurnRecord(response, verdict, text, reward, start, feedback_start))
+        terms = self._reward_terms(verdict, reward, action.shape[0]) if self._terms else None
+        if terms is not None:
+            reward = sum(terms.values())
+        self._turns.append(TurnRecord(response, verdict, text, reward, start, feedback_start, terms))
         if self.render_mode == "human":
             self._print_new()
         return self._observation(), reward, terminated, truncated, self._info(start, feedback_start)
@@ -368,8 +344,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             return self.source.by_id(str(options["problem_id"]))
         if "index" in options:
             self._next_index = check_int("options['index']", options["index"], low=0)
+        source = self.source
+        if "family" in options or "level" in options:
+            level = options.get("level")
+            source = source.select(
+                family=options.get("family"),
+                level=None if level is None else check_int("options['level']", level, low=0),
+            )
         assert self._stream is not None
-        problem = self.source.get(self._stream, self._next_index)
+        problem = source.get(self._stream, self._next_index)
         self._next_index += 1
         return problem
 
@@ -384,6 +367,12 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 f"max_context_tokens must hold a prompt and one id of an answer, got {self.max_context_tokens}: the"
                 f" shortest of the first {count} prompts of {self.source.name!r} has {shortest} ids"
             )
+
+    def _reward_terms(self, verdict: Verdict, reward: float, tokens: int) -> dict[str, float]:
+        """The turn's reward by terms; they add up to it."""
+        earlier = tuple(record.verdict for record in self._turns)
+        context = RewardContext(verdict, earlier, tokens, self.max_completion_tokens)
+        return {"verdict": reward, **{name: term(context) for name, term in self._terms.items()}}
 
     def _feedback_text(self, context: FeedbackContext) -> str:
         text = self._feedback(context)
@@ -426,6 +415,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         )
         if self.gold_in_info:
             info["gold"] = tuple(self.problem.gold)
+        if last is not None and last.reward_terms is not None:
+            info["reward_terms"] = dict(last.reward_terms)
         return dict(info)
 
     def _print_new(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +39,7 @@ class TurnRecord:
         reward: The reward.
         start: Where its action begins in the observation.
         feedback_start: Where its feedback begins.
+        reward_terms: What the reward is the sum of, where terms were asked for.
     """
 
     response: str
@@ -47,6 +48,7 @@ class TurnRecord:
     reward: float
     start: int
     feedback_start: int
+    reward_terms: Mapping[str, float] | None = None
 
 
 def render_dialogue(

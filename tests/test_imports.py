@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
 LAYERS = (
-    {"errors", "types", "spaces", "seeding", "registration"},
+    {"errors", "types", "spaces", "seeding", "registration", "info"},
     {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "render", "returns"},
     {"env"},
     {"vector", "rollout"},

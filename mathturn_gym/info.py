@@ -1,0 +1,46 @@
+"""What `reset` and `step` say besides the observation."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from mathturn_gym.types import Verdict
+
+__all__ = ["StepInfo"]
+
+
+class StepInfo(TypedDict, total=False):
+    """What `reset` and `step` say besides the observation. No clock in it: the same call gives the same info.
+
+    Attributes:
+        problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
+        metadata: The problem's metadata (family, split, level, …).
+        turn: Turns played so far, 0 after `reset`.
+        turns_left: Turns that may still be played.
+        verdict: The verdict of the turn just played, without the gold answer; None after `reset`.
+        response: The text that was verified ("" after `reset`).
+        feedback: What the environment said about it, as text ("" where it said nothing: after `reset`, at the end).
+        new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback.
+        feedback_start: `obs[feedback_start:]` is the feedback (the prompt, after `reset`).
+        completion_budget: The most ids that the next completion can use, 0 at the end.
+        context_left: `max_context_tokens` minus the observation's length, never below 0.
+        stop_reason: "solved", "turns" or "context" at the end, None before.
+        gold: The accepted answers; only with `gold_in_info=True`.
+        reward_terms: What the reward of the turn just played is the sum of ("verdict" and the names asked for); only with
+            `reward_terms`, and not after `reset`.
+    """
+
+    problem_id: str
+    metadata: dict[str, Any]
+    turn: int
+    turns_left: int
+    verdict: Verdict | None
+    response: str
+    feedback: str
+    new_ids_start: int
+    feedback_start: int
+    completion_budget: int
+    context_left: int
+    stop_reason: str | None
+    gold: tuple[str, ...]
+    reward_terms: dict[str, float]
