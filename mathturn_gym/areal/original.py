@@ -37,7 +37,7 @@ async def collect_original(
         Exception: whatever the environment raises.
     """
     if prompt.bs != 1:
-        raise AssertionError(f"prompt must be one item, got a SequenceSample with bs={prompt.bs}")
+        raise AssertionError  # without a message, as it was; compat=False has one
     tokenizer = agent.tokenizer
     prompt_ids: list[int] = prompt.data["packed_prompts"].cpu().numpy().tolist()
     qid = prompt.ids[0]

@@ -144,8 +144,7 @@ class _Play(EnvironmentService):
         try:
             samples = await self._agent.collect_trajectory(prompt, self, self, self)
         except Exception as error:
-            message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-            self.outputs["exception"] = {"type": type(error).__name__, "message": message}
+            self.outputs["exception"] = {"type": type(error).__name__, "message": str(error)}
         else:
             self.outputs["samples"] = [_described(sample) for sample in samples]
 

@@ -73,6 +73,9 @@ def test_a_verifier_that_raises_or_hangs_is_a_verdict(dataset: Path) -> None:
     release = threading.Event()
     env = MathCodeSingleStepEnv(dataset, verifier=lambda response, gold: release.wait(), timeout=0.05)
     scores, verdicts = step(env, "h1", "a", "b")  # comes back, and the loop ends, while the thread is stuck
+    stuck = [thread for thread in threading.enumerate() if thread.name.startswith("mathturn-")]
+    assert stuck
+    assert all(thread.daemon for thread in stuck)  # nor does the interpreter wait for it
     release.set()
     assert scores == [0.0, 0.0]
     assert [verdict.reason for verdict in verdicts] == ["not judged within 0.05 s"] * 2

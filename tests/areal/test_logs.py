@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,21 @@ def test_writers_in_several_processes_do_not_mix(tmp_path: Path) -> None:
         assert writer.exitcode == 0
     lines = path.read_text().splitlines()
     assert sorted(lines) == ["a" * 20_000] * 50 + ["b" * 20_000] * 50
+
+
+def test_a_writer_waits_for_the_lock(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    path = tmp_path / "q.txt"
+    path.touch()
+    writer = threading.Thread(target=append_block, args=(path, "after\n"))
+    with path.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        writer.start()
+        writer.join(0.2)
+        assert writer.is_alive()
+        assert path.read_text() == ""
+    writer.join(30)
+    assert path.read_text() == "after\n"
 
 
 def test_a_failed_write_leaves_no_half_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

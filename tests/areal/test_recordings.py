@@ -158,3 +158,25 @@ def test_the_command_counts_and_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "0 of 1 recordings agree" in out
     assert "agent: episodes[0].samples[0].data.rewards[0]: ours -0.5, theirs -0.5000001" in out
     assert main([str(tmp_path / "nothing")]) == 1
+
+
+@pytest.mark.parametrize("path", BY_NAME)
+def test_problems_as_text_are_shown_as_recorded(path: Path) -> None:
+    """Where the recording has the prompt's text, the environment makes the recorded first observation of it."""
+    import gymnasium as gym
+
+    from mathturn_gym.types import Problem
+
+    inputs = load(path)["inputs"]
+    for episode in inputs["episodes"]:
+        if episode["prompt_messages"] is None:
+            continue
+        (message,) = episode["prompt_messages"]
+        env = gym.make(
+            "MathMultiTurn-v0",
+            problems=Problem(str(episode["qid"]), message["content"], "none"),
+            tokenizer=tokenizers_beside(path)(inputs["tokenizer"]),
+            feedback="areal-v0.3",
+        )
+        observation, _ = env.reset(seed=0)
+        assert observation.tolist() == episode["prompt_token_ids"]

@@ -21,6 +21,7 @@ from mathturn_gym.areal import (
     Outcome,
     SequenceSample,
     prompt_sample,
+    to_episode,
 )
 from mathturn_gym.areal.protocol import EnvironmentService
 from mathturn_gym.dialogue import Dialogue
@@ -131,6 +132,25 @@ def test_seeds_decide(dataset: Path) -> None:
     same, other, again = run(make_policy(), [Job(agent, prompt, env, seed) for seed in (5, 6, 5)])
     assert records([same]) == records([again]) != records([other])
     assert records(run(make_policy(), [Job(agent, prompt, env, 5)], seed=1)) != records([same])
+    completions = [turn.ids.tolist() for turn in to_episode(same.samples[0]).turns]
+    assert len({tuple(ids[:4]) for ids in completions}) == 3  # every turn has a seed of its own
+
+
+def test_agents_that_are_gone_are_not_asked_for(dataset: Path) -> None:
+    """A request that waits behind another batch is dropped when its agent is cancelled."""
+    env = MathCodeSingleStepEnv(dataset, verifier=judge)
+    policy = SlowPolicy()
+
+    async def cancel_one() -> None:
+        async with AgentWorker(policy, max_batch=1) as worker:
+            first, second = (worker.submit(Job(make_agent(), prompt, env)) for prompt in prompts()[:2])
+            while not policy.batches:
+                await asyncio.sleep(0)
+            second.cancel()
+            await first
+
+    asyncio.run(cancel_one())
+    assert policy.batches == [1, 1, 1]  # the first agent's three turns
 
 
 class HangingEnv(EnvironmentService):
