@@ -208,7 +208,7 @@ def test_a_prompt_without_prompts_is_refused() -> None:
 def test_the_original_asserts_one_item() -> None:
     several = SequenceSample.gather([prompt("a"), prompt("b")])
     env = Env([True], [True])
-    with pytest.raises(AssertionError, match="^$"):
+    with pytest.raises(AssertionError, match=r"^$"):
         play(agent(compat=True), env, saying(), several)
     assert env.resets == 1
 

@@ -228,6 +228,8 @@ def test_split_is_the_originals_allocation() -> None:
     assert parts([6, 3, 9, 7], 2) == [[0, 3], [1, 2]]
     # Capacity 10: 9 | 7 | 6 no longer fits with 7 (13): a third group; 3 fits with 7 or 6, fewest members, lightest: 6.
     assert parts([6, 3, 9, 7], 2, 10) == [[0, 1], [2], [3]]
+    # Members come before tokens: 10 | 3, 3 to the lighter group, and 2 to the 10, which is alone.
+    assert parts([10, 3, 3, 2], 2) == [[0, 3], [1, 2]]
     assert parts([5, 5, 5], 1) == [[0, 1, 2]]
     assert parts([5, 5, 5], 3) == [[0], [1], [2]]
     assert parts([4], 1) == [[0]]
