@@ -12,7 +12,7 @@ import torch
 
 from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
 from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, Form, Layout, PackedBatch, Pieces
-from mathturn_gym.packing.pieces import LAYOUT_PIECES, Spans, runs
+from mathturn_gym.packing.pieces import LAYOUT_PIECES, Grid, Spans
 from mathturn_gym.returns import advantages as default_advantages
 from mathturn_gym.returns import episode_returns
 from mathturn_gym.types import NO_VERSION, Episode
@@ -129,29 +129,13 @@ def _build(
 ) -> PackedBatch:
     """Writes every tensor once, in one sequential pass each: packing is bound by memory, not by Python."""
     pieces, piece_of_span, facts = LAYOUT_PIECES[layout](episodes, spans)
-    rows = int(pieces.row[-1]) + 1 if len(pieces.row) else 0
-    lengths = np.bincount(pieces.row, pieces.length, minlength=rows).astype(np.int64)
-    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-    total, longest = int(cu_seqlens[-1]), int(lengths.max(initial=0))
-    if total >= 2**31:
-        raise InvalidValueError(f"{total} ids do not fit in one batch (int32 cu_seqlens): pack fewer episodes")
-    shape = (1, total) if form == "varlen" else (rows, longest)
-    row_start = cu_seqlens[:-1] if form == "varlen" else np.arange(rows) * longest
-    place = row_start[pieces.row] + pieces.offset
-    begin = place[piece_of_span] + spans.start - pieces.start[piece_of_span]
-    by_place = np.argsort(begin, kind="stable")  # as they are, but for trees
-    begin, length = begin[by_place], spans.length[by_place]
-
-    def per_piece(column: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
-        return runs(shape, place, pieces.length, column, fill)
-
-    def per_turn(column: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
-        return runs(shape, begin, length, column[by_place], fill)
-
-    branch_index = per_piece(pieces.branch.astype(np.int32), -1)
-    loss_mask = per_turn(np.ones(len(begin), np.bool_), 0)
+    grid = Grid(pieces, spans, piece_of_span, padded=form == "padded")
+    branch_index = grid.per_piece(pieces.branch.astype(np.int32), -1)
+    loss_mask = grid.per_turn(np.ones(len(spans.start), np.bool_), 0)
+    position_ids = grid.positions()
+    if not grid.full:
+        position_ids[branch_index < 0] = 0
     members = pieces.episode[pieces.branch > 0].tolist() if layout == "tree" else None
-    plain = layout == "episode" and form == "varlen"  # the episodes' own arrays, end to end, are the tensors
 
     def in_order(name: str) -> npt.NDArray[Any]:
         column = spans.columns[name]
@@ -159,32 +143,31 @@ def _build(
 
     def per_id(name: str, fill: int) -> npt.NDArray[Any]:
         flat = in_order(name)
-        if plain:
-            return flat.reshape(shape)
-        result = np.full(shape, fill, flat.dtype)
+        if layout == "episode" and grid.full:  # the episodes' own arrays, end to end, are the tensor
+            return flat.reshape(grid.shape)
+        result = np.full(grid.shape, fill, flat.dtype)
         result[loss_mask] = flat[in_order("loss_mask")]
         return result
 
     logprobs = per_id("logprobs", 0)
-    versions = per_id("versions", NO_VERSION)
     tensors: dict[str, npt.NDArray[Any]] = {
-        "input_ids": _input_ids(spans.columns["ids"], pieces, branch_index, pad_id, plain=plain),
+        "input_ids": _input_ids(spans.columns["ids"], pieces, branch_index, pad_id, layout=layout, full=grid.full),
         "loss_mask": loss_mask,
         "behaviour_logprobs": logprobs,
-        "versions": versions,
-        "turn_index": per_turn(spans.turn.astype(np.int32), -1),
-        "episode_index": per_piece(_owners(pieces, layout), -1),
-        "position_ids": _positions(shape, place, pieces, branch_index),
+        "versions": per_id("versions", NO_VERSION),
+        "turn_index": grid.per_turn(spans.turn.astype(np.int32), -1),
+        "episode_index": grid.per_piece(_owners(pieces, layout), -1),
+        "position_ids": position_ids,
         "branch_index": branch_index,
-        **{name: per_turn(column, 0) for name, column in values.items()},
-        "cu_seqlens": cu_seqlens.astype(np.int32),
+        **{name: grid.per_turn(column, 0) for name, column in values.items()},
+        "cu_seqlens": grid.cu_seqlens,
     }
     return PackedBatch(
         layout=layout,
         form=form,
         **{name: torch.from_numpy(array) for name, array in tensors.items()},
-        predictor_index=_predictors(pieces, place, shape, form) if layout == "tree" else None,
-        max_seqlen=longest,
+        predictor_index=torch.from_numpy(grid.predictors()) if layout == "tree" else None,
+        max_seqlen=grid.longest,
         has_logprobs=not np.isnan(logprobs.min(initial=0.0)),  # the minimum is NaN where any is
         facts=facts,
         pieces=pieces,
@@ -192,34 +175,23 @@ def _build(
 
 
 def _input_ids(
-    ids: Sequence[_Index], pieces: Pieces, branch_index: npt.NDArray[np.int32], pad_id: int, *, plain: bool
+    ids: Sequence[_Index],
+    pieces: Pieces,
+    branch_index: npt.NDArray[np.int32],
+    pad_id: int,
+    *,
+    layout: Layout,
+    full: bool,
 ) -> npt.NDArray[np.int64]:
-    if plain:
-        return np.concatenate(ids).reshape(branch_index.shape)
-    columns = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
-    parts = [ids[e][start:end] for e, start, end in zip(*columns, strict=True)]
-    flat = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    if flat.size == branch_index.size:
+    parts = ids
+    if layout != "episode":
+        columns = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
+        parts = [ids[e][start:end] for e, start, end in zip(*columns, strict=True)]
+    flat = np.concatenate(parts) if len(parts) else np.zeros(0, np.int64)
+    if full:
         return flat.reshape(branch_index.shape)
     result = np.full(branch_index.shape, pad_id, np.int64)
     result[branch_index >= 0] = flat
-    return result
-
-
-def _positions(
-    shape: tuple[int, int], place: _Index, pieces: Pieces, branch_index: npt.NDArray[np.int32]
-) -> npt.NDArray[np.int64]:
-    """Each id's place in its own episode, 0 on padding: steps of one, and a jump where a piece begins."""
-    flat = np.ones(shape[0] * shape[1], np.int64)
-    held = pieces.length > 0
-    at, value = place[held], pieces.start[held]
-    if len(at):
-        flat[at[0]] = value[0]
-        flat[at[1:]] = value[1:] - (value[:-1] + np.diff(at) - 1)
-    np.cumsum(flat, out=flat)
-    result = flat.reshape(shape)
-    if flat.size > pieces.length.sum():
-        result[branch_index < 0] = 0
     return result
 
 
@@ -227,18 +199,6 @@ def _owners(pieces: Pieces, layout: Layout) -> npt.NDArray[np.int32]:
     """The episode of each piece; nobody owns a tree's shared prompt."""
     shared = (pieces.branch == 0) & (layout == "tree")
     return np.where(shared, -1, pieces.episode).astype(np.int32)
-
-
-def _predictors(pieces: Pieces, place: _Index, shape: tuple[int, int], form: Form) -> torch.Tensor:
-    """The column before each id; for a branch's first id, its prompt's last; for a row's first id, itself."""
-    result = np.broadcast_to(np.maximum(np.arange(shape[1]) - 1, 0), shape).copy()
-    row_place = place - pieces.offset  # where the piece's row begins
-    held = pieces.length > 0
-    fork = np.flatnonzero((pieces.branch > 0) & held)
-    origin = row_place if form == "varlen" else np.zeros_like(row_place)  # column of the row's first id
-    result.reshape(-1)[place[fork]] = np.maximum(origin[fork] + pieces.start[fork] - 1, origin[fork])
-    result.reshape(-1)[row_place[held]] = origin[held]
-    return torch.from_numpy(result)
 
 
 def unpack(batch: PackedBatch) -> list[Episode]:

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from mathturn_gym.errors import InvalidEpisodeError
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.packing.batch import FactsTable, Pieces
 from mathturn_gym.returns import group_index
 from mathturn_gym.types import Episode
 
-__all__ = ["LAYOUT_PIECES", "Spans", "ranges", "runs"]
+__all__ = ["LAYOUT_PIECES", "Grid", "Spans", "ranges", "runs"]
 
 _Index = npt.NDArray[np.int64]
 
@@ -130,3 +130,64 @@ def runs(
     items = np.full(len(counts), fill, values.dtype)
     items[1::2] = values
     return np.repeat(items, counts).reshape(shape)
+
+
+class Grid:
+    """Where everything lies in the flattened tensors of a batch.
+
+    Args:
+        pieces: P pieces, in order of row and place.
+        spans: S completions.
+        piece_of_span: int64 (S,); the piece in which each is trained on.
+        padded: (B, T) tensors; otherwise (1, N).
+
+    Raises:
+        InvalidValueError: more ids than `cu_seqlens` can count.
+    """
+
+    def __init__(self, pieces: Pieces, spans: Spans, piece_of_span: _Index, *, padded: bool) -> None:
+        rows = int(pieces.row[-1]) + 1 if len(pieces.row) else 0
+        lengths = np.bincount(pieces.row, pieces.length, minlength=rows).astype(np.int64)
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        total = int(ends[-1])
+        if total >= 2**31:
+            raise InvalidValueError(f"{total} ids do not fit in one batch (int32 cu_seqlens): pack fewer episodes")
+        self.cu_seqlens = ends.astype(np.int32)
+        self.longest = int(lengths.max(initial=0))
+        self.shape = (rows, self.longest) if padded else (1, total)
+        self.full = self.shape[0] * self.shape[1] == total  # no padding
+        self.row_start = np.arange(rows) * self.longest if padded else ends[:-1]
+        self.place = self.row_start[pieces.row] + pieces.offset
+        self.pieces = pieces
+        begin = self.place[piece_of_span] + spans.start - pieces.start[piece_of_span]
+        self._order = np.argsort(begin, kind="stable")  # as they are, but for trees
+        self._begin, self._length = begin[self._order], spans.length[self._order]
+
+    def per_piece(self, column: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
+        """A tensor with a piece's value on all its ids."""
+        return runs(self.shape, self.place, self.pieces.length, column, fill)
+
+    def per_turn(self, column: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
+        """A tensor with a turn's value on the ids of its completion."""
+        return runs(self.shape, self._begin, self._length, column[self._order], fill)
+
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Each id's place in its own episode, 0 on padding: steps of one, and a jump where a piece begins."""
+        flat = np.ones(self.shape[0] * self.shape[1], np.int64)
+        held = self.pieces.length > 0
+        at, value = self.place[held], self.pieces.start[held]
+        if len(at):
+            flat[at[0]] = value[0]
+            flat[at[1:]] = value[1:] - (value[:-1] + np.diff(at) - 1)
+        return np.cumsum(flat, out=flat).reshape(self.shape)
+
+    def predictors(self) -> npt.NDArray[np.int64]:
+        """The column before each id; for a branch's first id, its prompt's last; for a row's first id, itself."""
+        result = np.broadcast_to(np.maximum(np.arange(self.shape[1]) - 1, 0), self.shape).copy()
+        pieces, held = self.pieces, self.pieces.length > 0
+        fork = np.flatnonzero((pieces.branch > 0) & held)
+        row_place = self.place - pieces.offset  # where the piece's row begins
+        origin = row_place % max(self.shape[1], 1)  # in its row's columns
+        result.reshape(-1)[self.place[fork]] = np.maximum(origin[fork] + pieces.start[fork] - 1, origin[fork])
+        result.reshape(-1)[row_place[held]] = origin[held]
+        return result
