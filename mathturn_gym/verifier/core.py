@@ -130,7 +130,9 @@ class Verifier:
         if verdict is None:
             assert left is not None
             found, case = left
-            decision, _ = self._ask([case])[0]
+            questions = _Questions(self)
+            questions.ask(case)
+            decision, _ = self._decided(case, questions)
             verdict = _verdict(decision, found, time.perf_counter() - start)
         return verdict
 
@@ -152,14 +154,20 @@ class Verifier:
             raise InvalidValueError(f"golds must have one entry a response: {len(golds)} for {len(responses)}")
         verdicts: list[Verdict | None] = []
         left: list[tuple[int, Extraction, _OpenCase]] = []
-        for index, (response, gold) in enumerate(zip(responses, golds, strict=True)):
-            verdict, rest = self._begin(response, gold, kind, time.perf_counter())
-            verdicts.append(verdict)
-            if rest is not None:
-                left.append((index, *rest))
-        decided = self._ask([case for _, _, case in left]) if left else []
-        for (index, found, _), (decision, seconds) in zip(left, decided, strict=True):
-            verdicts[index] = _verdict(decision, found, seconds)
+        questions = _Questions(self)
+        try:
+            for index, (response, gold) in enumerate(zip(responses, golds, strict=True)):
+                verdict, rest = self._begin(response, gold, kind, time.perf_counter())
+                verdicts.append(verdict)
+                if rest is not None:
+                    left.append((index, *rest))
+                    # The workers begin while the other cases are still being read.
+                    questions.ask(rest[1])
+            for index, found, case in left:
+                decision, seconds = self._decided(case, questions)
+                verdicts[index] = _verdict(decision, found, seconds)
+        finally:
+            questions.drop()
         return [verdict for verdict in verdicts if verdict is not None]
 
     async def averify(self, response: str, gold: Gold, *, kind: Kind = "response") -> Verdict:
@@ -174,10 +182,14 @@ class Verifier:
         self, response: str, gold: Gold, kind: Kind, start: float
     ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
         """A verdict, or what is left for the symbolic workers."""
+        if type(gold) is tuple and len(gold) == 1:
+            gold = gold[0]
         if kind == "response" and self._exact and type(gold) is str and gold.isdigit() and isinstance(response, str):
             place = _boxed_integer(response)
             if place is not None and len(gold) < _MAX_DIGITS and gold.isascii():
-                return _integer_verdict(response, place, gold, start), None
+                verdict = _integer_verdict(response, place, gold, start)
+                if verdict is not None:
+                    return verdict, None
         accepted, found = self._read(response, gold, kind)
         if found is None:
             return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start), None
@@ -241,19 +253,13 @@ class Verifier:
                 return decision
         return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left)) if left else decision
 
-    def _ask(self, cases: Sequence[_OpenCase]) -> list[tuple[_Decision, float]]:
-        """Hands what is open to the symbolic workers, each pair once; what they find, and the seconds it took them."""
-        questions: dict[tuple[str, str], None] = {}
-        for _, answer, decision in cases:
-            questions.update(dict.fromkeys((prepare(gold).text, prepare(answer).text) for gold in decision.open))
-        outcomes = dict(zip(questions, self._symbolic().judge(list(questions)), strict=True))
-        decided: list[tuple[_Decision, float]] = []
-        for accepted, answer, decision in cases:
-            found = [(gold, outcomes[prepare(gold).text, prepare(answer).text]) for gold in decision.open]
-            verdict = _combined(found)
-            self._remember(accepted, answer, verdict)
-            decided.append((verdict, sum(outcome.seconds for _, outcome in found)))
-        return decided
+    def _decided(self, case: _OpenCase, questions: _Questions) -> tuple[_Decision, float]:
+        """What the symbolic workers found, which is remembered, and the seconds it took them."""
+        accepted, answer, decision = case
+        found = [(gold, questions.answer(gold, answer)) for gold in decision.open]
+        verdict = _combined(found)
+        self._remember(accepted, answer, verdict)
+        return verdict, sum(outcome.seconds for _, outcome in found)
 
     def _symbolic(self) -> SymbolicPool:
         if self._pool is None:
@@ -287,6 +293,39 @@ class Verifier:
         self.close()
 
 
+class _Questions:
+    """Questions of one call to the symbolic workers: each pair is asked once, and answers are waited for when needed."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._pool: SymbolicPool | None = None
+        self._tickets: dict[tuple[str, str], int] = {}
+        self._outcomes: dict[tuple[str, str], Outcome] = {}
+
+    def ask(self, case: _OpenCase) -> None:
+        """Sends what is open of a case."""
+        if self._pool is None:
+            self._pool = self._verifier._symbolic()
+        for gold in case[2].open:
+            pair = prepare(gold).text, prepare(case[1]).text
+            if pair not in self._tickets:
+                self._tickets[pair] = self._pool.submit(*pair)
+
+    def answer(self, gold: str, answer: str) -> Outcome:
+        """Waits for an outcome."""
+        assert self._pool is not None
+        pair = prepare(gold).text, prepare(answer).text
+        if pair not in self._outcomes:
+            self._outcomes[pair] = self._pool.wait(self._tickets[pair])
+        return self._outcomes[pair]
+
+    def drop(self) -> None:
+        """Gives up what has not been waited for (another case of the batch was the user's mistake)."""
+        for pair, ticket in self._tickets.items():
+            if pair not in self._outcomes and self._pool is not None:
+                self._pool.drop(ticket)
+
+
 def _combined(found: Sequence[tuple[str, Outcome]]) -> _Decision:
     """Right where one accepted answer is met, undecided where one was not looked into to the end."""
     decisions = [_Decision(*_OUTCOMES[outcome.name], "symbolic", gold) for gold, outcome in found]
@@ -314,7 +353,13 @@ def _boxed_integer(response: str) -> tuple[int, int] | None:
     start = response.rfind("\\boxed") + 7
     end = response.find("}", start)
     inner = response[start:end]
-    if start < 7 or end < 0 or not inner.isdigit() or len(inner) >= _MAX_DIGITS or response[start - 1] != "{":
+    if (
+        start < 7
+        or end < 0
+        or not inner.replace(",", "").isdigit()
+        or len(inner) >= _MAX_DIGITS
+        or response[start - 1] != "{"
+    ):
         return None
     if "think>" in response or "\\fbox" in response or len(response) > MAX_RESPONSE or not inner.isascii():
         return None
@@ -322,12 +367,15 @@ def _boxed_integer(response: str) -> tuple[int, int] | None:
     return None if "}" in response[max(0, start - 7 - WINDOW) : start - 7] else (start, end)
 
 
-def _integer_verdict(response: str, place: tuple[int, int], gold: str, start: float) -> Verdict:
-    """What the judges would say of two plain integers."""
+def _integer_verdict(response: str, place: tuple[int, int], gold: str, start: float) -> Verdict | None:
+    """What the judges would say of two plain integers; None for a list with commas, or what may be one."""
     answer = response[place[0] : place[1]]
-    if answer == gold:
-        status, reason, tier = Status.RIGHT, "equal", "exact"
-    else:
-        equal = int(answer) == int(gold)
-        status, reason, tier = (Status.RIGHT, "equal", "rational") if equal else (Status.WRONG, "different", "rational")
+    status, reason, tier = Status.RIGHT, "equal", "exact"
+    if answer != gold:
+        tier = "rational"
+        if "," in answer:
+            if answer != f"{int(gold):,}":
+                return None
+        elif int(answer) != int(gold):
+            status, reason = Status.WRONG, "different"
     return Verdict(status, reason, None, answer, place, gold, tier, time.perf_counter() - start)

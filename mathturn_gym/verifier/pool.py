@@ -127,30 +127,47 @@ class SymbolicPool:
             self._stop()
             self._lock.notify_all()
 
-    def judge(self, cases: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """Outcomes of (gold, answer) pairs, in their order; blocks the calling thread only.
+    def submit(self, gold: str, answer: str) -> int:
+        """Hands a case to the workers, and returns a ticket to `wait` with.
 
         Raises:
-            VerifierError: the workers do not start, or die again and again.
+            VerifierError: the workers do not start.
         """
         with self._lock:
             self._start()
-            ids = [next(self._ids) for _ in cases]
-            self._pending.update(zip(ids, cases, strict=True))
-        for key, case in zip(ids, cases, strict=True):
-            self._send(key, case)
+            ticket = next(self._ids)
+            self._pending[ticket] = gold, answer
+            self._write(ticket, (gold, answer))
+            return ticket
+
+    def wait(self, ticket: int) -> Outcome:
+        """The outcome of a case; blocks the calling thread only.
+
+        Raises:
+            VerifierError: the workers die again and again.
+        """
         with self._lock:
-            while True:
-                if all(key in self._done for key in ids):
-                    return [self._done.pop(key) for key in ids]
+            while ticket not in self._done:
                 if self._reading:
                     self._lock.wait()
                 else:
                     self._read_one()
+            return self._done.pop(ticket)
 
-    def _send(self, key: int, case: tuple[str, str]) -> None:
+    def drop(self, ticket: int) -> None:
+        """Forgets a case that nobody will wait for."""
         with self._lock:
-            self._write(key, case)
+            self._pending.pop(ticket, None)
+            self._done.pop(ticket, None)
+
+    def judge(self, cases: Sequence[tuple[str, str]]) -> list[Outcome]:
+        """Outcomes of (gold, answer) pairs, in their order.
+
+        Raises:
+            VerifierError: the workers do not start, or die again and again.
+        """
+        tickets = [self.submit(*case) for case in cases]
+        return [self.wait(ticket) for ticket in tickets]
 
     def _write(self, key: int, case: tuple[str, str]) -> None:
         if self._process is None or self._process.stdin is None:
