@@ -157,42 +157,28 @@ def policy_loss(
     """
     _check_arguments(objective, ratio, normalisation, kl, clip, clip_high, dual_clip, behaviour_cap)
     _check_pairs(entropy, entropy_weight, reference_logprobs, kl_weight, proximal_logprobs, behaviour_cap)
-    for name, tensor in (
-        ("logprobs", logprobs),
-        ("proximal_logprobs", proximal_logprobs),
-        ("entropy", entropy),
-        ("reference_logprobs", reference_logprobs),
-    ):
-        if tensor is not None and tensor.shape != batch.input_ids.shape:
-            raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
-    if ratio is None and objective == "clip":
-        raise InvalidValueError("objective 'clip' needs a ratio ('token', 'turn' or 'sequence'), got None")
-    if "sequence" in (ratio, normalisation) and batch.split_episodes:
-        raise InvalidValueError(
-            f"sequence ratios and means need whole episodes, but only some turns of "
-            f"{batch.facts[batch.split_episodes[0]].name} are here: use micro_batches(..., keep_episodes=True)"
-        )
+    _check_batch(batch, ratio, normalisation, logprobs, proximal_logprobs, entropy, reference_logprobs)
     mean = _Mean.over(batch, normalisation, denominator)
     mask = batch.loss_mask
     now, advantage = logprobs[mask], batch.advantages[mask].to(logprobs.dtype)
+    old = batch.behaviour_logprobs[mask].to(logprobs.dtype)
     zero = torch.zeros((), dtype=logprobs.dtype, device=logprobs.device)
+    ratios, clipped = torch.ones_like(now).detach(), zero
     if ratio is None:
-        losses, ratios, clipped = -advantage * now, torch.ones_like(now).detach(), zero
+        losses = -advantage * now
     else:
-        batch.require_logprobs(f"ratio={ratio!r}")
-        old = batch.behaviour_logprobs[mask].to(logprobs.dtype)
         near = old if proximal_logprobs is None else proximal_logprobs[mask].detach().to(logprobs.dtype)
         ratios = _ratios(now, near, ratio, batch)
+        losses = -ratios.detach() * advantage * now
         if objective == "clip":
             losses, cut = _clip_losses(ratios, advantage, clip, clip if clip_high is None else clip_high, dual_clip)
             clipped = cut.to(logprobs.dtype).mean() if cut.numel() else zero
-        else:
-            losses, clipped = -ratios.detach() * advantage * now, zero
         if proximal_logprobs is not None:
             weight = (near - old).exp()
-            losses = losses * (weight if behaviour_cap is None else weight * (weight <= behaviour_cap))
-    policy = mean(losses)
-    loss = policy
+            if behaviour_cap is not None:
+                weight = torch.where(weight <= behaviour_cap, weight, 0.0)
+            losses = losses * weight
+    policy = loss = mean(losses)
     entropy_mean = kl_mean = zero
     if entropy is not None:
         entropy_mean = mean(entropy[mask])
@@ -200,8 +186,7 @@ def policy_loss(
     if reference_logprobs is not None:
         kl_mean = mean(kl_divergence(now, reference_logprobs[mask].to(logprobs.dtype), kl))
         loss = loss + kl_weight * kl_mean
-    gap = now.detach() - batch.behaviour_logprobs[mask].to(logprobs.dtype)
-    known = bool(gap.numel()) and batch.has_logprobs
+    gap = now.detach() - old
     return PolicyLoss(
         loss=loss,
         policy=policy.detach(),
@@ -209,7 +194,7 @@ def policy_loss(
         kl=kl_mean.detach(),
         ratio_mean=ratios.detach().mean() if ratios.numel() else zero,
         clip_fraction=clipped,
-        approximate_kl=(gap.exp() - 1 - gap).mean() if known else zero,
+        approximate_kl=(gap.exp() - 1 - gap).mean() if gap.numel() and batch.has_logprobs else zero,
     )
 
 
@@ -333,6 +318,8 @@ def _check_arguments(
     ):
         if value not in allowed:
             raise_unknown_name(field, value, allowed)
+    if ratio is None and objective == "clip":
+        raise InvalidValueError("objective 'clip' needs a ratio ('token', 'turn' or 'sequence'), got None")
     check_float("clip", clip, low=0.0, high=1.0)
     if clip_high is not None:
         check_float("clip_high", clip_high, low=0.0)
@@ -340,6 +327,33 @@ def _check_arguments(
         raise InvalidValueError("dual_clip must be greater than 1, got 1.0")
     if behaviour_cap is not None and check_float("behaviour_cap", behaviour_cap, low=0.0) == 0.0:
         raise InvalidValueError("behaviour_cap must be positive, got 0.0")
+
+
+def _check_batch(
+    batch: PackedBatch,
+    ratio: Ratio | None,
+    normalisation: Unit,
+    logprobs: torch.Tensor,
+    proximal_logprobs: torch.Tensor | None,
+    entropy: torch.Tensor | None,
+    reference_logprobs: torch.Tensor | None,
+) -> None:
+    """Shapes, whole episodes where they are needed, and behaviour log-probs where they are."""
+    for name, tensor in (
+        ("logprobs", logprobs),
+        ("proximal_logprobs", proximal_logprobs),
+        ("entropy", entropy),
+        ("reference_logprobs", reference_logprobs),
+    ):
+        if tensor is not None and tensor.shape != batch.input_ids.shape:
+            raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
+    if "sequence" in (ratio, normalisation) and batch.split_episodes:
+        raise InvalidValueError(
+            f"sequence ratios and means need whole episodes, but only some turns of "
+            f"{batch.facts[batch.split_episodes[0]].name} are here: use micro_batches(..., keep_episodes=True)"
+        )
+    if ratio is not None:
+        batch.require_logprobs(f"ratio={ratio!r}")
 
 
 def _check_pairs(
