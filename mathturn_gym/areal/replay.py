@@ -14,15 +14,16 @@ import dataclasses
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from mathturn_gym.areal.agent import MathMultiTurnAgent
+from mathturn_gym.areal.compare import comparable, described, differences_at
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
-from mathturn_gym.areal.sample import SequenceSample, prompt_sample
+from mathturn_gym.areal.sample import prompt_sample
 from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, PROMPT_IDS
 from mathturn_gym.types import Completion, Episode, Problem
 from mathturn_gym.verifier.extract import extract
@@ -32,7 +33,7 @@ __all__ = ["SCHEMA", "collect_episodes", "main", "play", "record", "replay", "re
 SCHEMA: Final = "areal-math-multi-turn-oracle/1"
 _COMPARED: Final = (
     *("packed_input_ids", "packed_logprobs", "packed_prompts", "prompt_mask"),
-    *("rewards", "seq_no_eos_mask", "version_start"),
+    *("rewards", "seq_no_eos_mask"),
 )
 Recording = Mapping[str, Any]
 Tokenizers = Callable[[str], Any]
@@ -48,10 +49,10 @@ def replay(recording: Recording, tokenizers: Tokenizers) -> list[str]:
     made = play(recording["inputs"], tokenizers, recording["outputs"]["episodes"])
     differences: list[str] = []
     for k, (ours, theirs) in enumerate(zip(made["episodes"], recording["outputs"]["episodes"], strict=True)):
-        differences += _differences(f"episodes[{k}]", ours, _comparable(theirs))
+        differences += differences_at(f"episodes[{k}]", ours, comparable(theirs))
     for name in ("log_files", "files_outside_log_root"):
         if name in recording["outputs"]:
-            differences += _differences(name, made[name], recording["outputs"][name])
+            differences += differences_at(name, made[name], recording["outputs"][name])
     return differences
 
 
@@ -146,7 +147,7 @@ class _Play(EnvironmentService):
         except Exception as error:
             self.outputs["exception"] = {"type": type(error).__name__, "message": str(error)}
         else:
-            self.outputs["samples"] = [_described(sample) for sample in samples]
+            self.outputs["samples"] = [described(sample) for sample in samples]
 
     async def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -203,57 +204,6 @@ def _exception(raised: Any, known: Mapping[str, str] | None) -> Exception:
     return error
 
 
-# ---- comparing
-
-
-def _described(sample: SequenceSample) -> dict[str, Any]:
-    """A sample as recordings have it."""
-    data = sample.data or {}
-    return {
-        "ids": sample.ids,
-        "keys": sorted(sample.keys),
-        "dtypes": {key: str(dtype) for key, dtype in sample.dtypes.items()},
-        "trailing_shapes": {key: list(shape or ()) for key, shape in sample.trailing_shapes.items()},
-        "seqlens": sample.seqlens,
-        "data": {key: None if value is None else value.tolist() for key, value in data.items()},
-        "tensor_dtypes": {key: str(value.dtype) for key, value in data.items() if value is not None},
-        "tensor_shapes": {key: list(value.shape) for key, value in data.items() if value is not None},
-        "metadata": sample.metadata,
-    }
-
-
-def _comparable(episode: Mapping[str, Any]) -> dict[str, Any]:
-    """An episode's outputs, without the message of a ValidationError (it has the validating library's version)."""
-    kept = {key: episode[key] for key in ("obs", "env_calls", "exception", "samples")}
-    if kept["exception"] is not None and kept["exception"]["type"] == "ValidationError":
-        kept["exception"] = {"type": "ValidationError"}
-    return kept
-
-
-def _differences(place: str, ours: Any, theirs: Any) -> list[str]:
-    """Where two trees of JSON types differ; numbers are compared with ==, and True is not 1."""
-    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        keys = [*theirs, *(key for key in ours if key not in theirs and not place.endswith(".exception"))]
-        found = []
-        for key in keys:
-            if key in theirs and key in ours:
-                found += _differences(f"{place}.{key}", ours[key], theirs[key])
-            else:
-                found.append(f"{place}.{key}: only {'ours' if key in ours else 'theirs'} has it")
-        return found
-    if isinstance(theirs, list) and isinstance(ours, list) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [line for k, pair in pairs if pair[0] is not pair[1] for line in _differences(f"{place}[{k}]", *pair)]
-    if ours == theirs and isinstance(ours, bool) == isinstance(theirs, bool):
-        return []
-    return [f"{place}: ours {_short(ours)}, theirs {_short(theirs)}"]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
 # ---- the front door
 
 
@@ -265,29 +215,29 @@ def collect_episodes(inputs: Mapping[str, Any], tokenizers: Tokenizers, calls: S
         tokenizers: From a tokenizer's name to what `load_tokenizer` takes.
         calls: Per episode its `env_calls`, which have the verdicts.
     """
-    config = dict(inputs["agent_config"])
-    discount = config.pop("turn_level_discount", 1.0)
-    episodes = []
-    for episode, env_calls in zip(inputs["episodes"], calls, strict=True):
-        verdicts = iter([call["success"][0] for call in env_calls])
-        env = _front_door(inputs, tokenizers, config, discount, episode, verdicts)
-        env.reset(seed=0)
-        completions = [_completion(turn) for turn in episode["turns"]] or [Completion(np.zeros(0, np.int64))]
-        for completion in completions:
-            *_, info = env.step(completion)
-        episodes.append(info["episode"])
-        env.close()
-    return episodes
+    return [_play_env(inputs, tokenizers, *pair)[0] for pair in zip(inputs["episodes"], calls, strict=True)]
 
 
-def _front_door(
-    inputs: Mapping[str, Any], tokenizers: Tokenizers, config: Any, discount: float, episode: Any, verdicts: Any
-) -> Any:
+def _play_env(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any, calls: Any) -> tuple[Episode, list[str]]:
+    """One episode in the environment, and the answers that were verified."""
+    env = _front_door(inputs, tokenizers, episode, iter([call["success"][0] for call in calls]))
+    env.reset(seed=0)
+    answers = []
+    for completion in _completions(episode["turns"]) or [Completion(np.zeros(0, np.int64))]:
+        *_, info = env.step(completion)
+        answers.append(info["response"])
+    env.close()
+    return info["episode"], answers[: len(episode["turns"])]
+
+
+def _front_door(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any, verdicts: Iterator[Any]) -> Any:
     import gymnasium as gym
 
     import mathturn_gym  # noqa: F401 - registers the environments
     from mathturn_gym.wrappers import ReturnsWrapper
 
+    config = dict(inputs["agent_config"])
+    discount = config.pop("turn_level_discount", 1.0)
     problem = Problem(
         str(episode["qid"]), "as ids in the metadata", "none", metadata={PROMPT_IDS: episode["prompt_token_ids"]}
     )
@@ -303,47 +253,47 @@ def _front_door(
     return ReturnsWrapper(env, discount=discount)
 
 
-def _completion(turn: Mapping[str, Any]) -> Completion:
-    return Completion(
-        np.array(turn["completion_ids"], np.int64),
-        np.array(turn["completion_logprobs"], np.float32),
-        truncated=turn["no_eos"],
-        version_start=turn["version_start"],
-        version_end=turn["version_end"],
-    )
+def _completions(turns: Sequence[Mapping[str, Any]]) -> list[Completion]:
+    """The completions; without their versions where these run backwards, which an `Episode` does not allow."""
+    starts = [turn["version_start"] for turn in turns]
+    known = starts == sorted(starts) and min(starts, default=0) >= 0
+    return [
+        Completion(
+            np.array(turn["completion_ids"], np.int64),
+            np.array(turn["completion_logprobs"], np.float32),
+            truncated=turn["no_eos"],
+            version_start=turn["version_start"] if known else 0,
+        )
+        for turn in turns
+    ]
 
 
 def replay_env(recording: Recording, tokenizers: Tokenizers) -> list[str]:
     """Plays a recording's inputs in the environment; returns what differs, [] where nothing does.
 
-    Compared are ids, masks, log-probs, cut-off turns, first versions and returns with the recorded sample, rewards
-    with the formula's value for the recorded verdicts, and the ids before each turn with the recorded observations.
-    Episodes that ended in an exception have no sample to compare with, and are left out.
+    Compared are ids, masks, log-probs, cut-off turns and returns with the recorded sample, rewards with the formula's
+    value for the recorded verdicts, the ids before each turn with the recorded observations, and the verified texts
+    with the recorded answers. Episodes that ended in an exception have no sample to compare with, and are left out.
     """
     from mathturn_gym.areal.episodes import to_sequence_sample
 
     inputs = recording["inputs"]
-    pairs = [
-        (one, outputs)
-        for one, outputs in zip(inputs["episodes"], recording["outputs"]["episodes"], strict=True)
-        if outputs["exception"] is None
-    ]
-    episodes = collect_episodes(
-        {**inputs, "episodes": [one for one, _ in pairs]}, tokenizers, [outputs["env_calls"] for _, outputs in pairs]
-    )
     differences: list[str] = []
-    for k, (episode, (_, outputs)) in enumerate(zip(episodes, pairs, strict=True)):
-        place = f"episodes[{k}]"
+    for k, (played, outputs) in enumerate(zip(inputs["episodes"], recording["outputs"]["episodes"], strict=True)):
+        if outputs["exception"] is not None:
+            continue
+        place, calls = f"episodes[{k}]", outputs["env_calls"]
+        episode, answers = _play_env(inputs, tokenizers, played, calls)
         contexts = [turn.context.tolist() for turn in episode.turns]
-        differences += _differences(f"{place}.obs", contexts, [one["token_ids"] for one in outputs["obs"]])
-        config = inputs["agent_config"]
-        formula = [_formula(call["success"][0], config) for call in outputs["env_calls"]]
-        differences += _differences(f"{place}.raw_rewards", episode.rewards.tolist(), formula)
+        differences += differences_at(f"{place}.obs", contexts, [one["token_ids"] for one in outputs["obs"]])
+        differences += differences_at(f"{place}.answers", [[text] for text in answers], [c["answers"] for c in calls])
+        formula = [_formula(call["success"][0], inputs["agent_config"]) for call in calls]
+        differences += differences_at(f"{place}.raw_rewards", episode.rewards.tolist(), formula)
         for theirs in outputs["samples"]:
-            ours = _described(to_sequence_sample(episode))
+            ours = described(to_sequence_sample(episode))
             for key in _COMPARED:
-                differences += _differences(f"{place}.data.{key}", ours["data"][key], theirs["data"][key])
-                differences += _differences(f"{place}.seqlens.{key}", ours["seqlens"][key], theirs["seqlens"][key])
+                differences += differences_at(f"{place}.data.{key}", ours["data"][key], theirs["data"][key])
+                differences += differences_at(f"{place}.seqlens.{key}", ours["seqlens"][key], theirs["seqlens"][key])
     return differences
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.areal.replay import collect_episodes, main, replay, replay_env, tokenizers_beside
+from mathturn_gym.areal.replay import collect_episodes, main, record, replay, replay_env, tokenizers_beside
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[2] / "shared" / "golden"
@@ -139,7 +139,9 @@ def test_replay_sees_a_difference(what: str) -> None:
     assert replay(recording, tokenizers_beside(path)) != []
 
 
-@pytest.mark.parametrize("what", ["an observed id", "a sampled id", "the last digit of a log-prob", "a reward"])
+@pytest.mark.parametrize(
+    "what", ["an observed id", "an answer", "a sampled id", "the last digit of a log-prob", "a reward"]
+)
 def test_replay_env_sees_a_difference(what: str) -> None:
     path = HERE / "data" / "own_two_turns.json"
     recording = copy.deepcopy(load(path))
@@ -180,3 +182,14 @@ def test_problems_as_text_are_shown_as_recorded(path: Path) -> None:
         )
         observation, _ = env.reset(seed=0)
         assert observation.tolist() == episode["prompt_token_ids"]
+
+
+def test_versions_that_run_backwards_are_recorded_and_replayed() -> None:
+    """Servers get new weights at different times; a sample takes that, an `Episode` does not."""
+    inputs = copy.deepcopy(own("own_two_turns")["inputs"])
+    for turn, version in zip(inputs["episodes"][0]["turns"], (4, 3), strict=True):
+        turn.update(version_start=version, version_end=version)
+    made = record(inputs, str, "backwards")
+    assert made["outputs"]["episodes"][0]["samples"][0]["data"]["version_start"] == [4, 3]
+    assert replay(made, str) == []
+    assert replay_env(made, str) == []
