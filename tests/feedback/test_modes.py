@@ -67,7 +67,6 @@ def test_reasons_are_those_of_the_verifier() -> None:
             r"\boxed{+*+}",
             r"\boxed{((}",
             r"\boxed{1 +}",
-            r"\boxed{" + "1+" * 2_000 + "}",
         ):
             for gold in ("42", r"x+\sqrt{2}", "(1, 2)"):
                 assert say("reason", verifier.verify(unreadable, gold)) == TEXTS["en"]["unreadable"], (unreadable, gold)

@@ -121,7 +121,7 @@ def words(text: str) -> Any:
     if "heads" in text:
         return sympy.solve([u + v - n[0], 4 * u + 2 * v - n[1]], [u, v])[u]
     if "years" in text:
-        k, years, total = (n[2], n[0], n[1]) if text.startswith("In") else n
+        k, years, total = (n[2], n[0], n[1]) if text.startswith("In ") else n
         return sympy.solve(u + years + k * u + years - total, u)[0]
     if "%" in text:
         return _mixed(text, n)
