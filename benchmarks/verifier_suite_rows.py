@@ -30,7 +30,7 @@ _POSITIVE: list[HandWritten] = [
     ),
     *_rows(
         "percent", "positive", A,
-        ("T", "28\\%", "28%"), ("T", "28\\%", "28 percent"), ("T", "28\\%", "0.28"), ("T", "28\\%", "28"), ("T", "12.5\\%", "\\frac{1}{8}"),
+        ("T", "28\\%", "28%"), ("T", "28\\%", "28 percent"), ("T", "28\\%", "0.28"), ("T", "28\\%", "28"), ("T", "12.5\\%", "\\frac{1}{8}"), ("T", "33\\frac{1}{3}\\%", "\\frac{1}{3}"), ("T", "-5\\%", "-0.05"),
         ("T", "0.4", "40\\%"), ("T", "150\\%", "1.5"),
     ),
     *_rows(
@@ -122,14 +122,14 @@ _NEGATIVE: list[HandWritten] = [
     ),
     *_rows(
         "structures", "negative", A,
-        ("F", "(1,2)", "[1,2]"), ("F", "(1,2)", "\\{1,2\\}"), ("F", "(3,1)", "3, 1"), ("F", "\\{1,2\\}", "\\{1,2,3\\}"), ("F", "\\emptyset", "\\{0\\}"), ("F", "0", "\\emptyset"), ("F", "\\pm 2", "2"), ("F", "2", "\\pm 2"),
+        ("F", "(1,2)", "[1,2]"), ("F", "(8,-2)", "(-\\infty,-2] \\cap [-1,\\infty)"), ("F", "(1,2)", "\\{1,2\\}"), ("F", "(3,1)", "3, 1"), ("F", "\\{1,2\\}", "\\{1,2,3\\}"), ("F", "\\emptyset", "\\{0\\}"), ("F", "0", "\\emptyset"), ("F", "\\pm 2", "2"), ("F", "2", "\\pm 2"),
         ("F", "[0,1]", "[0,1] \\cup \\{5\\}"), ("F", "(0,1)\\cup(1,2)", "(0,2)"), ("F", "\\mathbb{R}", "\\mathbb{Z}"), ("F", "\\mathbb{R}", "(0,\\infty)"), ("F", "1, 2, \\ldots, n", "1, 3, \\ldots, 2n-1"),
         ("F", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{pmatrix}1&3\\\\2&4\\end{pmatrix}"), ("F", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}2\\\\1\\end{pmatrix}"), ("F", "[1,2)", "[x,y)"),
         ("F", "(1, \\frac{9}{2})", "(1, 4.49)"),
     ),
     *_rows(
         "words and choices", "negative", A,
-        ("F", "B", "C"), ("F", "B", "ABCD"), ("F", "\\text{odd}", "even"), ("F", "\\text{even}", "\\text{not even}"), ("F", "Evelyn", "Carla"), ("F", "Yes", "No"), ("F", "\\text{Between 3 and 4}", "\\text{Between 4 and 5}"),
+        ("F", "B", "C"), ("F", "B", "ABCD"), ("F", "C", "B=C"), ("F", "\\text{odd}", "even"), ("F", "\\text{even}", "\\text{not even}"), ("F", "Evelyn", "Carla"), ("F", "Yes", "No"), ("F", "\\text{Between 3 and 4}", "\\text{Between 4 and 5}"),
         ("F", "5", "unknown"), ("F", "\\text{Tuesday}", "7"), ("F", "A", "\\text{This is a guess}"),
     ),
     *_rows(

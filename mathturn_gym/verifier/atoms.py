@@ -196,15 +196,20 @@ class AtomParser(ABC):
         return node
 
     def subscript(self, node: Node) -> Node:
-        """A name with its index, or a number with its base."""
-        mark = self.at
-        index = self.power_argument()
+        """A name with its index, whatever that is, or a number with its base."""
         if node.op == "num" or (node.op == "group" and node.args[0].op == "num"):
-            digits = node if node.op == "num" else node.args[0]
-            return Node("based", (digits, index))
+            return Node("based", (node if node.op == "num" else node.args[0], self.power_argument()))
         if node.op != "sym" and not (node.op == "const" and node.value in ("e", "i")):
             raise ParseError("subscript of an expression")
+        mark, depth = self.at, 0
+        while (token := self.peek()) is not None:
+            self.at += 1
+            depth += {"{": 1, "}": -1}.get(token.value, 0) if token.kind == "op" else 0
+            if depth <= 0:
+                break
         name = "".join(token.value for token in self.tokens[mark : self.at] if token.value not in ("{", "}"))
+        if depth or not name:
+            raise ParseError("subscript without an end")
         return Node("sym", (), f"{node.value}_{name}")
 
     def power_argument(self) -> Node:

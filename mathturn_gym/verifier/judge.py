@@ -181,6 +181,9 @@ def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Round
 def _text(gold: Prepared, answer: Prepared) -> Finding | None:
     if gold.choice is not None and answer.choice is not None:
         equal = gold.choice == answer.choice
+    elif (gold.choice is None) != (answer.choice is None) and "=" in gold.text + answer.text:
+        # `B=C` does not choose C.
+        equal = False
     elif gold.word is not None and answer.word is not None:
         equal = gold.word == answer.word
     elif gold.word is not None or answer.word is not None:
@@ -189,7 +192,7 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
         equal = other.text.isalpha() and other.text.lower() == words.word
         # 10:30 is 10:30 a.m. where nothing is said of the half of the day.
         equal |= clock(words.text) is not None and words.word is not None and other.squeezed == words.word[:-2]
-    elif not any(char.isalnum() or char == "\\" for char in answer.text):
+    elif not all(any(char.isalnum() or char == "\\" for char in side.text) for side in (gold, answer)):
         equal = False
     else:
         return None

@@ -55,6 +55,13 @@ def _end(node: Node, sign: int) -> Node | None:
     return node
 
 
+def _float(node: Node) -> float:
+    value = evaluate(node, FloatField({}))[0]
+    if value.imag:
+        raise UndefinedError("complex end")
+    return value.real
+
+
 def as_set(node: Node) -> SetTree | None:
     """The set that a tree stands for, or None where it is none, or its ends are not numbers."""
     try:
@@ -67,7 +74,10 @@ def _as_set(node: Node) -> SetTree:
     op, args = node.op, node.args
     if op in ("interval", "tuple") and len(args) == 2:
         brackets = str(node.value) if op == "interval" else "()"
-        return Piece(_end(args[0], -1), brackets[0] == "[", _end(args[1], 1), brackets[1] == "]")
+        low, high = _end(args[0], -1), _end(args[1], 1)
+        if low is not None and high is not None and _float(low) >= _float(high) and brackets != "[]":
+            raise UndefinedError("a pair, and no interval")
+        return Piece(low, brackets[0] == "[", high, brackets[1] == "]")
     if op == "set":
         points = tuple(Piece(_end(arg, 1), True, _end(arg, 1), True) for arg in args)
         if any(
@@ -174,10 +184,7 @@ def _ranks(trees: tuple[SetTree, ...], rounding: Rounding) -> tuple[dict[int, in
         for piece in _pieces(tree):
             for node in (piece.low, piece.high):
                 if node is not None and id(node) not in ends:
-                    value = evaluate(node, FloatField({}))[0]
-                    if value.imag:
-                        raise UndefinedError("complex end")
-                    ends[id(node)] = value.real, node
+                    ends[id(node)] = _float(node), node
     ordered = sorted(ends.items(), key=lambda item: item[1][0])
     ranks: dict[int, int] = {}
     rank, before = -1, None
