@@ -30,7 +30,7 @@ class ReinforceConfig:
         threads: CPU threads of torch during training; 1 is fastest for the built-in model, and makes sums the same
             whatever the machine's number of cores.
         seed: Determines problems, samples and minibatches.
-        episodes: Episodes to train on in all; rounded up to whole iterations.
+        episodes: The most episodes to train on in all: as many whole iterations as fit, and one at least.
         batch_episodes: Episodes per iteration, each on a problem of its own.
         minibatches: Parts that a batch is split into, each of which is one gradient step.
         epochs: Passes over a batch, each split anew.
@@ -121,7 +121,7 @@ class ReinforceConfig:
     @property
     def iterations(self) -> int:
         """Number of iterations of the whole run."""
-        return -(-self.episodes // self.batch_episodes)
+        return max(1, self.episodes // self.batch_episodes)
 
     def learning_rate_at(self, iteration: int) -> float:
         """The learning rate of an iteration, from 0."""
@@ -202,7 +202,7 @@ def preset(name: str, run_dir: str, **changes: Any) -> ReinforceConfig:
         InvalidValueError: the name is unknown (the nearest is suggested), or a value is outside its range.
 
     >>> preset("guess8", "runs/guess", episodes=1000).iterations
-    16
+    15
     """
     if name not in PRESETS:
         raise_unknown_name("preset", name, PRESETS)

@@ -65,8 +65,10 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert {constant.learning_rate_at(i) for i in range(constant.iterations)} == {1.0}
 
 
-def test_episodes_are_rounded_up_to_whole_iterations() -> None:
-    assert preset("lins", "x", episodes=129, batch_episodes=64).iterations == 3
+def test_no_more_episodes_are_played_than_asked_for() -> None:
+    assert preset("lins", "x", episodes=191, batch_episodes=64).iterations == 2
+    assert preset("lins", "x", episodes=1, batch_episodes=64).iterations == 1
+    assert preset("lins", "x").iterations * preset("lins", "x").batch_episodes <= 15_000
 
 
 def test_validation_problems_are_of_their_own_split() -> None:

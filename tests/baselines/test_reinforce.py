@@ -223,11 +223,12 @@ def test_advantages_are_returns_minus_a_running_mean_of_their_turn() -> None:
 
 
 def test_hints_are_learned_within_a_few_iterations(tmp_path: Path) -> None:
-    config = preset("guess8", str(tmp_path / "run"), episodes=1920, eval_every=0, eval_episodes=256)
+    changes = {"episodes": 1280, "warmup_iterations": 4, "eval_every": 0, "eval_episodes": 256}
+    config = preset("guess8", str(tmp_path / "run"), **changes)
     history = train(config).history
     # Blind guessing among ten digits solves 0.27; no policy that ignores the hints solves more than 0.375.
     assert history[0]["validation/acc@3"] < 0.34
-    assert history[-1]["validation/acc@3"] > 0.40
+    assert history[-1]["validation/acc@3"] > 0.42
 
 
 def test_accuracy_by_turn_counts_episodes_solved_by_then() -> None:
