@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mathturn_gym.areal.sample import SequenceSample, ValidationError
-from mathturn_gym.areal.trajectory import TRAJECTORY_DTYPES
+from mathturn_gym.areal.trajectory import TRAJECTORY_DTYPES, add_task, trajectory_sample
 from mathturn_gym.errors import InvalidEpisodeError, check_float
 from mathturn_gym.packing import pack
 from mathturn_gym.trajectories.records import build_episode, facts_to_record
@@ -59,28 +59,13 @@ def to_sequence_sample(
         "rewards": episode.returns,
         "birth_time": [known.get("birth_time", 0) if birth_time is None else birth_time],
     }
-    lengths = spans[:, 1].tolist()
-    seqlens: dict[str, Any] = {
-        **{key: [[1] * turns] for key in ("seq_no_eos_mask", "version_start", "version_end", "rewards")},
-        "packed_input_ids": [lengths],
-        "prompt_mask": [lengths],
-        "packed_logprobs": [[length - 1 for length in lengths]],
-        "packed_prompts": [[episode.prompt_length]],
-        "birth_time": [[1]],
-    }
-    dtypes = dict(TRAJECTORY_DTYPES)
+    sample = trajectory_sample(
+        episode.problem_id, data, spans[:, 1].tolist(), turns, metadata={_FACTS: [_facts(episode)]}
+    )
     task = known.get("task_ids") if task_id is None else [task_id]
     if task is not None:
-        data["task_ids"], seqlens["task_ids"], dtypes["task_ids"] = task, [[1]], torch.int64
-    return SequenceSample(
-        keys=dtypes,
-        ids=[episode.problem_id],
-        dtypes=dtypes,
-        trailing_shapes=dict.fromkeys(dtypes, ()),
-        seqlens=seqlens,
-        data={key: torch.as_tensor(data[key]).to(dtype).clone() for key, dtype in dtypes.items()},
-        metadata={_FACTS: [_facts(episode)]},
-    )
+        add_task(sample, torch.tensor(task, dtype=torch.int64))
+    return sample
 
 
 def _packed(episode: Episode) -> dict[str, Any]:

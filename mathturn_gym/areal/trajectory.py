@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from mathturn_gym.areal.sample import SequenceSample
 
-__all__ = ["TRAJECTORY_DTYPES", "Trajectory"]
+__all__ = ["TRAJECTORY_DTYPES", "Trajectory", "add_task", "trajectory_sample"]
 
 TRAJECTORY_DTYPES: Final[dict[str, torch.dtype]] = {
     "packed_input_ids": torch.int64,
@@ -79,31 +79,59 @@ class Trajectory:
             "rewards": list(returns),
             "birth_time": [self.birth_time],
         }
-        seqlens: dict[str, list[list[int]]] = {
-            **{key: [[1] * num_turns] for key in ("seq_no_eos_mask", "rewards", "version_start", "version_end")},
-            "packed_input_ids": [self.seqlens],
-            "packed_logprobs": [[length - 1 for length in self.seqlens]],
-            "prompt_mask": [self.seqlens],
-            "packed_prompts": [[len(self.prompt_ids)]],
-            "birth_time": [[1]],
-        }
-        sample = SequenceSample(
-            keys=TRAJECTORY_DTYPES,
-            ids=[self.qid],
-            dtypes=TRAJECTORY_DTYPES,
-            trailing_shapes=dict.fromkeys(TRAJECTORY_DTYPES, ()),
-            seqlens=seqlens,
-            data={key: torch.tensor(values[key], dtype=dtype) for key, dtype in TRAJECTORY_DTYPES.items()},
-        )
+        sample = trajectory_sample(self.qid, values, self.seqlens, num_turns)
         if task_ids is not None:
-            sample.update_(
-                SequenceSample(
-                    keys=["task_ids"],
-                    ids=[self.qid],
-                    dtypes={"task_ids": torch.int64},
-                    trailing_shapes={"task_ids": ()},
-                    seqlens={"task_ids": [[1]]},
-                    data={"task_ids": task_ids},
-                )
-            )
+            add_task(sample, task_ids)
         return sample
+
+
+def trajectory_sample(
+    qid: str, values: Mapping[str, Any], lengths: Sequence[int], num_turns: int, metadata: dict[str, Any] | None = None
+) -> SequenceSample:
+    """A trajectory's `SequenceSample` from what stands under each key.
+
+    Args:
+        qid: The query id.
+        values: Lists, arrays or tensors, one for each key of `TRAJECTORY_DTYPES`; copied.
+        lengths: K lengths of the sequences.
+        num_turns: K.
+        metadata: Of the sample.
+
+    Raises:
+        ValidationError: the values do not fit the lengths.
+    """
+    seqlens: dict[str, Any] = {
+        **{key: [[1] * num_turns] for key in ("seq_no_eos_mask", "rewards", "version_start", "version_end")},
+        "packed_input_ids": [lengths],
+        "packed_logprobs": [[length - 1 for length in lengths]],
+        "prompt_mask": [lengths],
+        "packed_prompts": [[len(values["packed_prompts"])]],
+        "birth_time": [[1]],
+    }
+    return SequenceSample(
+        keys=TRAJECTORY_DTYPES,
+        ids=[qid],
+        dtypes=TRAJECTORY_DTYPES,
+        trailing_shapes=dict.fromkeys(TRAJECTORY_DTYPES, ()),
+        seqlens=seqlens,
+        data={key: torch.as_tensor(values[key], dtype=dtype).clone() for key, dtype in TRAJECTORY_DTYPES.items()},
+        metadata=metadata,
+    )
+
+
+def add_task(sample: SequenceSample, task_ids: torch.Tensor) -> None:
+    """Adds the key `task_ids` (int64, (1,)) to a trajectory's sample.
+
+    Raises:
+        ValidationError: it is something else.
+    """
+    sample.update_(
+        SequenceSample(
+            keys=["task_ids"],
+            ids=sample.ids,
+            dtypes={"task_ids": torch.int64},
+            trailing_shapes={"task_ids": ()},
+            seqlens={"task_ids": [[1]]},
+            data={"task_ids": task_ids},
+        )
+    )
