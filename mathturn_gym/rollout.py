@@ -12,13 +12,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_float, check_int
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, PolicyError, check_int
 from mathturn_gym.returns import returns_to_go
-from mathturn_gym.seeding import derive_seed
+from mathturn_gym.streaming import EMPTY_COMPLETION, EpisodePlan, StreamingPolicy, stream
 from mathturn_gym.types import NO_VERSION, Completion, Episode, Ids, Policy, StopReason, Verdict
-from mathturn_gym.vector import info_of
+from mathturn_gym.vector import MathMultiTurnVectorEnv, info_of
 
 __all__ = ["EpisodeRecorder", "collect"]
 
@@ -157,9 +157,13 @@ def collect(
 ) -> list[Episode]:
     """Plays episodes in a vector environment, refilling each place as soon as its episode ends.
 
+    A `StreamingPolicy` (such as `CausalLMPolicy`) in a synchronous vector environment has no barrier per turn: each
+    episode goes on as soon as its own completion is there, so the policy's batch stays full. Any other policy, and an
+    `AsyncVectorEnv`, takes all running episodes one turn further at once. The episodes are the same either way.
+
     Args:
         env: From `gym.make_vec`, in any autoreset mode (`collect` chooses every problem itself).
-        policy: Asked once per step with the contexts of all running episodes, whatever their lengths.
+        policy: Asked with the contexts of running episodes, whatever their lengths.
         episodes: How many to play.
         seed: With an episode's index, decides its problem and its samples.
         first_index: Index of the first episode: `collect(…, 10, first_index=10)` continues `collect(…, 10)`.
@@ -173,39 +177,53 @@ def collect(
 
     Raises:
         InvalidValueError: an argument is outside what is allowed.
+        PolicyError: the policy cannot go on; the error's `finished` holds the episodes that had ended.
     """
     episodes, first = check_int("episodes", episodes, low=0), check_int("first_index", first_index, low=0)
-    check_int("seed", seed, low=0)
-    check_float("discount", discount, low=0.0, high=1.0)
-    group_size = check_int("group_size", group_size, low=1)
-    if problem_ids is not None and not problem_ids:
-        raise InvalidValueError("problem_ids must hold at least one id, got none")
-    slots = _Slots(env, seed, group_size, problem_ids)
+    plan = EpisodePlan(seed, group_size, problem_ids, discount)
     done: dict[int, Episode] = {}
-    for slot, index in zip(range(env.num_envs), range(first, first + episodes), strict=False):
+
+    def keep(episode: Episode) -> None:
+        done[episode.index] = episode
+        if on_episode is not None:
+            on_episode(episode)
+
+    indices = range(first, first + episodes)
+    try:
+        if isinstance(policy, StreamingPolicy) and isinstance(env, (MathMultiTurnVectorEnv, SyncVectorEnv)):
+            stream(list(env.envs), policy, plan, indices, keep)
+            env.reset()  # its places were played one by one, which its own bookkeeping has not seen
+        else:
+            _play_slots(_Slots(env, plan), policy, indices, keep)
+    except PolicyError as error:
+        error.finished = tuple(done[index] for index in sorted(done))
+        raise
+    return [done[index] for index in indices]
+
+
+def _play_slots(slots: _Slots, policy: Policy, indices: range, keep: Callable[[Episode], None]) -> None:
+    """Plays episodes with one call of policy and environment per turn of all that run."""
+    upcoming = iter(indices)
+    for slot, index in zip(range(slots.num_slots), upcoming, strict=False):
         slots.begin(slot, index)
     slots.fill_idle()
-    upcoming = first + min(env.num_envs, episodes)
     while slots.running():
         for slot in slots.step(policy):
-            episode = slots.recorders[slot].episode(discount)  # type: ignore[union-attr]
-            done[episode.index] = episode
-            if on_episode is not None:
-                on_episode(episode)
-            if upcoming < first + episodes:
-                slots.begin(slot, upcoming)
-                upcoming += 1
-            else:
+            episode = slots.recorders[slot].episode(slots.plan.discount)  # type: ignore[union-attr]
+            if isinstance(policy, StreamingPolicy):
+                policy.release(episode.ids)
+            keep(episode)
+            following = next(upcoming, None)
+            if following is None:
                 slots.retire(slot)
-    return [done[index] for index in range(first, first + episodes)]
+            else:
+                slots.begin(slot, following)
 
 
 class _Slots:
     """The places of a vector environment, each with the episode that runs in it (or none)."""
 
-    def __init__(
-        self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int, group_size: int, problem_ids: Sequence[str] | None
-    ) -> None:
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], plan: EpisodePlan) -> None:
         mode = env.metadata.get("autoreset_mode")
         if mode is AutoresetMode.NEXT_STEP and getattr(env, "shared_memory", None) is False:
             # There AsyncVectorEnv forgets that a place was reset by hand, and resets it again instead of stepping.
@@ -213,7 +231,7 @@ class _Slots:
                 "collect() cannot use AsyncVectorEnv with shared_memory=False and autoreset_mode NEXT_STEP:"
                 " leave shared_memory at its default, or use AutoresetMode.DISABLED"
             )
-        self._env, self._seed, self._group_size, self._problem_ids = env, seed, group_size, problem_ids
+        self._env, self.plan, self.num_slots = env, plan, env.num_envs
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._observations: list[Ids] = [np.zeros(0, np.int64)] * env.num_envs
         self._budgets = [0] * env.num_envs
@@ -223,11 +241,9 @@ class _Slots:
 
     def begin(self, slot: int, index: int) -> None:
         """Starts episode `index` in a place."""
-        number = index // self._group_size
-        info = self._reset(slot, number)
-        group = None if self._group_size == 1 else f"{self._seed}/{number}"
+        info = self._reset(slot, self.plan.number(index))
         self.recorders[slot] = EpisodeRecorder(
-            self._observations[slot], info, index=index, seed=self._seed, group=group
+            self._observations[slot], info, index=index, seed=self.plan.seed, group=self.plan.group(index)
         )
         self._indices[slot] = index
         self._budgets[slot] = int(info["completion_budget"])
@@ -279,12 +295,11 @@ class _Slots:
             found = policy.complete(
                 [self._observations[slot] for slot in asked],
                 max_tokens=[self._budgets[slot] for slot in asked],
-                seeds=[derive_seed(self._seed, self._indices[slot], self._turn(slot)) for slot in asked],
+                seeds=[self.plan.turn_seed(self._indices[slot], self._turn(slot)) for slot in asked],
             )
         if len(found) != len(asked):
             raise InvalidValueError(f"policy {policy!r} returned {len(found)} completions for {len(asked)} contexts")
-        nothing = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
-        return {**dict.fromkeys(rows, nothing), **dict(zip(asked, found, strict=True))}
+        return {**dict.fromkeys(rows, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
 
     def _turn(self, slot: int) -> int:
         recorder = self.recorders[slot]
@@ -293,14 +308,9 @@ class _Slots:
     def _reset(self, slot: int, number: int) -> dict[str, Any]:
         mask = np.zeros(self._env.num_envs, np.bool_)
         mask[slot] = True
-        options: dict[str, Any] = {"reset_mask": mask}
-        if self._problem_ids is None:
-            options["index"] = number
-        else:
-            options["problem_id"] = self._problem_ids[number % len(self._problem_ids)]
         observations, infos = self._env.reset(
-            seed=[self._seed] * self._env.num_envs,  # type: ignore[arg-type]  # Gymnasium takes lists, its type does not
-            options=options,
+            seed=[self.plan.seed] * self._env.num_envs,  # type: ignore[arg-type]  # Gymnasium takes lists, its type does not
+            options={"reset_mask": mask, **self.plan.options(number)},
         )
         self._observations[slot], self._fresh[slot] = np.array(observations[slot]), True
         return info_of(infos, slot)

@@ -15,7 +15,7 @@ LAYERS = (
     {"errors", "types", "spaces", "seeding", "registration", "info"},
     {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "render", "returns"},
     {"env"},
-    {"vector", "rollout"},
+    {"vector", "rollout", "rollout_async", "streaming"},
     {"wrappers", "baselines", "areal", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}

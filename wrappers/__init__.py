@@ -1,7 +1,8 @@
 """Wrappers around environments and models, imported as `mathturn_gym.wrappers`.
 
 Of environments: `ReturnsWrapper` and `VectorReturnsWrapper` (whole episodes with their returns).
-Of models: `CausalLMPolicy` (a transformers model as a policy; loads torch when it is asked for).
+Of models: `CausalLMPolicy` (a transformers model as a policy; loads torch when it is asked for), `AsyncCausalLMPolicy`
+(the same for asyncio), `OpenAIPolicy` (servers that return token ids), `VLLMPolicy` (vLLM in process).
 """
 
 from __future__ import annotations
@@ -14,12 +15,29 @@ if __name__ == "wrappers":
     raise ImportError("import mathturn_gym.wrappers, not wrappers")
 
 if TYPE_CHECKING:
+    from mathturn_gym.wrappers.async_policy import AsyncCausalLMPolicy
+    from mathturn_gym.wrappers.openai_policy import OpenAIPolicy
     from mathturn_gym.wrappers.policy import CausalLMPolicy
     from mathturn_gym.wrappers.returns import ReturnsWrapper, VectorReturnsWrapper
+    from mathturn_gym.wrappers.vllm_policy import VLLMPolicy
 
-__all__ = ["CausalLMPolicy", "ReturnsWrapper", "VectorReturnsWrapper"]
+__all__ = [
+    "AsyncCausalLMPolicy",
+    "CausalLMPolicy",
+    "OpenAIPolicy",
+    "ReturnsWrapper",
+    "VLLMPolicy",
+    "VectorReturnsWrapper",
+]
 
-_HOME: Final = {"CausalLMPolicy": "policy", "ReturnsWrapper": "returns", "VectorReturnsWrapper": "returns"}
+_HOME: Final = {
+    "AsyncCausalLMPolicy": "async_policy",
+    "CausalLMPolicy": "policy",
+    "OpenAIPolicy": "openai_policy",
+    "ReturnsWrapper": "returns",
+    "VLLMPolicy": "vllm_policy",
+    "VectorReturnsWrapper": "returns",
+}
 
 
 def __getattr__(name: str) -> Any:

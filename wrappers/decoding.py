@@ -223,7 +223,7 @@ class DecodingLoop:
         self._drop_caches()
 
     def drop_caches(self) -> None:
-        """Forgets every key and value: running rows go back to waiting and continue from the ids that they have."""
+        """Frees and forgets every key and value: running rows go back to waiting and continue from the ids that they have."""
         self._requeue()
         self._drop_caches()
 
@@ -303,8 +303,12 @@ class DecodingLoop:
         first = not self._active
         size = len(self._active) + len(self._waiting) + len(self._admitted)
         size = size if self.max_rows is None else min(size, self.max_rows)
-        room = min(max(row.left for row in rows), max(longest, 64)) if first else 0
-        arena = Arena(self._runner.num_layers, len(rows) if first else 0, longest + room)
+        arena = Arena(self._runner.num_layers)
+        if first:
+            room = min(max(row.left for row in rows), max(longest, 64))
+            if not self._arena.fits(len(rows), longest + room):
+                self._arena = Arena(self._runner.num_layers, len(rows), longest + room)
+            arena = self._arena
         arena.open_chunk(device, new, [plan.cached for plan in batch])
         ids_BL, _ = self._runner.left_pad([plan.ids[plan.held :] for plan in batch])
         logits_BV = self._runner.forward(ids_BL, arena.mask(device), arena.positions(device), arena.cache, keep=1)[
@@ -312,8 +316,6 @@ class DecodingLoop:
         ]
         self.stats.prefilled += sum(new)
         self.stats.prefill_passes += 1
-        if first:
-            self._arena = arena
         for i, plan in enumerate(batch):
             for _ in plan.rows[1:] if first else plan.rows:
                 self._arena.adopt(arena, i, size)

@@ -119,8 +119,14 @@ class Arena:
         """Bytes of the buffers."""
         return sum(tensor.nbytes for layer in self._layers for tensor in layer.buffers or ())
 
+    def fits(self, rows: int, columns: int) -> bool:
+        """True where its buffers take that many rows and columns, and are not many times larger than that."""
+        return self.rows >= rows and self.columns >= columns and self.rows * self.columns <= 4 * rows * columns
+
     def open_chunk(self, device: torch.device, new: Sequence[int], cached: Sequence[KeyValues | None]) -> None:
-        """Makes an empty arena ready to be fed a chunk: row b's last `new[b]` columns, after what it has cached.
+        """Makes an arena without rows ready to be fed a chunk: row b's last `new[b]` columns, after what is cached.
+
+        Buffers that are there are used again: what earlier rows left in them is finite, and masked.
 
         Args:
             device: Of the model.

@@ -9,8 +9,10 @@ the batch - as far as floating point allows: padding, batch size and what was ca
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -130,6 +132,7 @@ class CausalLMPolicy:
         self._lock = threading.RLock()
         self._next_ticket = 0
         self._unclaimed: list[tuple[int, Completion]] = []
+        self._actions: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
 
     @classmethod
     def from_pretrained(
@@ -258,8 +261,11 @@ class CausalLMPolicy:
         with self._lock:
             return self._submit(f"request {self._next_ticket}", context, budget, seed)
 
-    def advance(self) -> list[tuple[int, Completion]]:
+    def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
         """Decodes until at least one of the submitted requests has ended.
+
+        Args:
+            steps: Gives up, with nothing, after so many steps; None does not.
 
         Returns:
             Tickets and completions, in the order in which they ended; empty where nothing is queued.
@@ -269,7 +275,7 @@ class CausalLMPolicy:
         """
         with self._lock:
             done, self._unclaimed = self._unclaimed, []
-            return done or self._steps()
+            return done or self._steps(steps)
 
     def cancel(self, ticket: int) -> bool:
         """Drops a request that has not been answered; False where there is none of that number."""
@@ -284,6 +290,11 @@ class CausalLMPolicy:
         """
         with self._lock:
             self._loop.store.release(context)
+
+    def drop_caches(self) -> None:
+        """Frees all keys and values (before a training step that needs the memory); later turns are computed again."""
+        with self._lock:
+            self._loop.drop_caches()
 
     # ---- scoring and weights
 
@@ -352,12 +363,37 @@ class CausalLMPolicy:
         for what, keys in (("lack", missing), ("have unknown", unknown), ("have another shape for", shapes)):
             if keys:
                 raise CheckpointError(f"the new weights {what} {', '.join(keys[:5])}; nothing was changed")
-        with self._lock:
+
+        def replace() -> None:
             self.model.load_state_dict(dict(weights), strict=False)
             self.version = new
+
+        self._between_steps(replace)
         return new
 
     # ---- inside
+
+    def _between_steps(self, action: Callable[[], None]) -> None:
+        """Does something that must not happen during a step: here, or in the thread that is decoding."""
+        done: Future[None] = Future()
+        self._actions.put((action, done))
+        while not done.done():
+            if self._lock.acquire(timeout=0.01):
+                try:
+                    self._run_actions()
+                finally:
+                    self._lock.release()
+        done.result()
+
+    def _run_actions(self) -> None:
+        while not self._actions.empty():
+            action, done = self._actions.get()
+            try:
+                action()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
     def _budget(self, place: str, context: Ids, max_tokens: int) -> int:
         """The budget after the model's own length limit; raises for a context that the model cannot continue."""
@@ -386,14 +422,17 @@ class CausalLMPolicy:
         self._loop.submit(Row(ticket, label, np.array(context, np.int64), uniforms(int(seed), budget)))
         return ticket
 
-    def _steps(self) -> list[tuple[int, Completion]]:
+    def _steps(self, steps: int | None = None) -> list[tuple[int, Completion]]:
         """Steps until a request has ended, or none is left."""
+        self._run_actions()
         mark = self._runner.weights_mark()
         if mark != self._weights:  # a trainer that shares the model has stepped
             self._loop.drop_caches()
             self._weights = mark
         done: list[Row] = []
         with torch.no_grad(), eval_mode(self.model):
-            while not done and self._loop.busy:
+            while not done and self._loop.busy and steps != 0:
                 done = self._loop.step()
+                steps = None if steps is None else steps - 1
+                self._run_actions()
         return [(row.ticket, row.completion(self.version, **self._outputs)) for row in done]
