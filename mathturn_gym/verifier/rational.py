@@ -20,7 +20,7 @@ _NUMBER = re.compile(
 def rational(text: str) -> Fraction | None:
     r"""The value of a literal integer, decimal or fraction; None for anything else.
 
-    >>> rational("1,234.50"), rational("-\\\\frac{3}{4}"), rational("12+34")
+    >>> rational("1,234.50"), rational("-\\frac{3}{4}"), rational("12+34")
     (Fraction(2469, 2), Fraction(-3, 4), None)
     """
     if len(text) > _MAX:

@@ -117,7 +117,7 @@ def spelt_out(text: str) -> str | None:
     r"""What words that stand for mathematics stand for: numbers, infinity, the empty set, all real numbers.
 
     >>> spelt_out("Twenty-one"), spelt_out("\\text{no solution}"), spelt_out("someone")
-    ('21', '\\\\emptyset', None)
+    ('21', '\\emptyset', None)
     """
     if not text or (not text[0].isalpha() and text[0] != "\\"):
         return None

@@ -16,9 +16,9 @@ def test_mutated_cases_are_judged_alike_twice() -> None:
     fuzz = SCRIPT["Fuzz"](seed=3, timeout=0.5)
     cases = [case for case in load_cases() if case.category != "pathological"]
     rng = random.Random(5)
-    for form, kind, size in (("evaluated", "answer", 150), ("evaluated", "response", 60), ("equivalent", "answer", 15)):
+    for form, kind, size in (("evaluated", "answer", 150), ("evaluated", "response", 60), ("equivalent", "answer", 8)):
         fuzz.round(rng, fuzz.batch(rng, [case for case in cases if case.kind == kind], size), kind, form)
-    assert fuzz.cases == 225
+    assert fuzz.cases == 218
     assert not fuzz.failures
     assert set(fuzz.statuses) <= {"right", "wrong", "no_answer", "undecided"}
 
