@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.wrappers.sampling import Sampling
+from mathturn_gym.wrappers.sampling import Sampling, entropy
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5, 0.5, -3.0, 1.0]])
 
@@ -84,3 +84,28 @@ def test_temperature_zero_takes_the_likeliest() -> None:
 def test_values_outside_their_range_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(InvalidValueError, match=field):
         Sampling(**{field: value})  # type: ignore[arg-type]
+
+
+def test_min_p_keeps_what_is_near_the_likeliest() -> None:
+    probs = torch.softmax(LOGITS, dim=-1)[0]
+    kept = probs >= 0.2 * probs.max()
+    found = Sampling(min_p=0.2).log_distribution(LOGITS).exp()[0]
+    assert kept.tolist() == [True, False, True, True, False, True]
+    assert found.tolist() == pytest.approx(torch.where(kept, probs, 0.0).div(probs[kept].sum()).tolist())
+
+
+def test_min_p_of_one_is_greedy() -> None:
+    assert Sampling(min_p=1.0).log_distribution(LOGITS).exp()[0].tolist() == pytest.approx([1, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("min_p", [-0.1, 1.1])
+def test_min_p_outside_its_range_is_refused(min_p: float) -> None:
+    with pytest.raises(InvalidValueError, match="min_p"):
+        Sampling(min_p=min_p)
+
+
+def test_entropy_counts_what_is_cut_off_as_nothing() -> None:
+    assert float(entropy(torch.log(torch.tensor([[0.5, 0.5, 0.0]])))[0]) == pytest.approx(np.log(2))
+    assert float(entropy(torch.log_softmax(LOGITS, dim=-1))[0]) == pytest.approx(
+        float(-(torch.softmax(LOGITS[0], -1) * torch.log_softmax(LOGITS[0], -1)).sum())
+    )
