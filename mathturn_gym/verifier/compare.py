@@ -5,7 +5,8 @@ Three answers: True and False are certain, None passes the case on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from mathturn_gym.verifier.nodes import Node, has_op, replace_pm, symbols
 from mathturn_gym.verifier.realsets import INEQUALITIES, as_set, same_set
@@ -154,28 +155,34 @@ def _same_unordered(
 ) -> bool | None:
     """A one-to-one match between two collections; in a set, what occurs twice counts once."""
     if distinct or len(gold) != len(answer):
-        gold, answer = _without_repeats(gold), _without_repeats(answer)
+        # As sets: each has everything that the other has.
+        gold, answer = tuple(dict.fromkeys(gold)), tuple(dict.fromkeys(answer))
+        found = [_any(same(item, other, rounding) for other in answer) for item in gold]
+        if False in found:
+            return False
+        return _every([*found, *(_any(same(item, other, rounding) for item in gold) for other in answer)])
+    # What is written alike matches; equality is transitive, so that takes no match from anybody.
+    left, right = Counter(gold), Counter(answer)
+    gold, free = list((left - right).elements()), list((right - left).elements())
     unsure = False
-    free = list(answer)
-    missing = 0
     for item in gold:
-        found = [same(item, other, rounding) for other in free]
-        if True in found:
-            free.pop(found.index(True))
+        matches = [same(item, other, rounding) for other in free]
+        if True in matches:
+            free.pop(matches.index(True))
         else:
-            missing += 1
-            unsure |= None in found
-    if not missing and not free:
+            unsure |= None in matches
+    if not free:
         return True
     return None if unsure else False
 
 
-def _without_repeats(items: Sequence[Node]) -> list[Node]:
-    kept: list[Node] = []
-    for item in items:
-        if not any(same(item, other, Rounding()) for other in kept):
-            kept.append(item)
-    return kept
+def _any(found: Iterable[bool | None]) -> bool | None:
+    unsure = False
+    for one in found:
+        if one:
+            return True
+        unsure |= one is None
+    return None if unsure else False
 
 
 def _same_ordered(gold: Node, answer: Node, rounding: Rounding) -> bool | None:

@@ -60,7 +60,8 @@ def _threads() -> ThreadPoolExecutor:
 
 
 # A forked process inherits the object, and none of its threads.
-os.register_at_fork(after_in_child=_threads.cache_clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 class Verifier:
@@ -182,7 +183,7 @@ class Verifier:
         self, response: str, gold: Gold, kind: Kind, start: float
     ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
         """A verdict, or what is left for the symbolic workers."""
-        if type(gold) is tuple and len(gold) == 1:
+        if type(gold) is tuple and len(gold) == 1 and type(gold[0]) is str:
             gold = gold[0]
         if kind == "response" and self._exact and type(gold) is str and gold.isdigit() and isinstance(response, str):
             place = _boxed_integer(response)
@@ -202,6 +203,8 @@ class Verifier:
         """The gold, hashable, and the answer as it stands in the response."""
         if not isinstance(response, str):
             raise InvalidValueError(f"response must be a text, got {type(response).__name__}")
+        if not isinstance(gold, str) and not (isinstance(gold, Sequence) and all(isinstance(g, str) for g in gold)):
+            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
         accepted = gold if isinstance(gold, str) else tuple(gold)
         if not accepted or (isinstance(accepted, str) and not accepted.strip()):
             raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")

@@ -19,8 +19,11 @@ from mathturn_gym.verifier.nodes import Node, UndefinedError
 __all__ = ["ExactField", "Field", "FloatField", "ModularField", "UndefinedError", "evaluate", "exact"]
 
 T = TypeVar("T")
-_MAX_BITS = 80_000
-_MAX_FACTORIAL = 6_000
+_MAX_BITS = 40_000
+_MAX_FACTORIAL = 3_000
+# Operations on numbers of more than this many bits that one tree may take.
+_LARGE_BITS = 1_500
+_MAX_LARGE = 200
 _EPS = 2.0**-52
 
 
@@ -126,8 +129,14 @@ def evaluate(node: Node, field: Field[T]) -> T:
 class ExactField(Field[Fraction]):
     """Rationals of bounded size: what comes out is a proof."""
 
+    def __init__(self, point: Mapping[str, Fraction] | None = None) -> None:
+        super().__init__(point)
+        self._large = 0
+
     def _bounded(self, value: Fraction) -> Fraction:
-        if value.numerator.bit_length() > _MAX_BITS or value.denominator.bit_length() > _MAX_BITS:
+        bits = max(value.numerator.bit_length(), value.denominator.bit_length())
+        self._large += bits > _LARGE_BITS
+        if bits > _MAX_BITS or self._large > _MAX_LARGE:
             raise UndefinedError("too large")
         return value
 
@@ -164,7 +173,7 @@ class ExactField(Field[Fraction]):
         if size * abs(exponent.numerator) > _MAX_BITS or (not base and exponent <= 0):
             raise UndefinedError("power")
         odd = exponent.numerator % 2
-        return base ** (exponent.numerator if size or not base else odd if base == -1 else 1)
+        return self._bounded(base ** (exponent.numerator if size or not base else odd if base == -1 else 1))
 
     def root(self, base: Fraction, degree: Fraction, node: Node) -> Fraction:
         """See `Field.root`."""
@@ -180,14 +189,14 @@ class ExactField(Field[Fraction]):
         if name in ("floor", "ceil"):
             return Fraction(math.floor(value) if name == "floor" else math.ceil(value))
         if name == "fact" and value.denominator == 1 and 0 <= value <= _MAX_FACTORIAL:
-            return Fraction(math.factorial(value.numerator))
+            return self._bounded(Fraction(math.factorial(value.numerator)))
         raise UndefinedError(name)
 
     def binomial(self, top: Fraction, bottom: Fraction) -> Fraction:
         """See `Field.binomial`."""
         if top.denominator != 1 or bottom.denominator != 1 or not 0 <= bottom <= top <= _MAX_FACTORIAL:
             raise UndefinedError("binom")
-        return Fraction(math.comb(top.numerator, bottom.numerator))
+        return self._bounded(Fraction(math.comb(top.numerator, bottom.numerator)))
 
 
 def _integer_root(value: int, degree: int) -> int:
@@ -207,13 +216,10 @@ def _integer_root(value: int, degree: int) -> int:
     return root
 
 
-_EXACT = ExactField()
-
-
 def exact(node: Node) -> Fraction | None:
     """The rational value of a tree without unknowns, or None where it has none within bounds."""
     try:
-        return evaluate(node, _EXACT)
+        return evaluate(node, ExactField())
     except UndefinedError:
         return None
 

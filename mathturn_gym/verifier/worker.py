@@ -15,7 +15,6 @@ import gc
 import json
 import logging
 import os
-import resource
 import selectors
 import signal
 import struct
@@ -103,6 +102,8 @@ def _not_only_near(gold: Any, answer: Any) -> bool:
 
 def _judge(fd_in: int, fd_out: int, memory_mb: int) -> None:
     """A judge's life: one case after the other, under a limit of memory and of processor time."""
+    import resource  # not everywhere: the rest of the package must import where there is none
+
     if sys.platform == "linux":
         # Dies with its supervisor, whatever it is busy with.
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))

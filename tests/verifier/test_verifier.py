@@ -7,6 +7,7 @@ import pickle
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,8 @@ def test_bad_arguments_are_named(keywords: dict[str, object], part: str) -> None
 
 def test_bad_golds_and_kinds_are_named() -> None:
     verifier = Verifier()
-    for gold in ("", "  ", [], [""], ["1", " "]):
+    bad: list[Any] = ["", "  ", [], [""], ["1", " "], 1, None, (1,), [["1"]]]
+    for gold in bad:
         with pytest.raises(InvalidValueError, match="gold must be"):
             verifier.verify("\\boxed{1}", gold)
     with pytest.raises(InvalidValueError, match="did you mean 'answer'"):
