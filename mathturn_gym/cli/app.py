@@ -34,12 +34,12 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(train)
 app.command("eval")(evaluate)
+app.command("compare-eval")(compare_eval)
 app.command()(play)
 app.command()(info)
 app.command()(verify)
+app.add_typer(problems_app, name="problems")
 app.command()(warmup)
-app.command("compare-eval")(compare_eval)
-app.add_typer(problems_app)
 
 
 def main() -> None:
