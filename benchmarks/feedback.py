@@ -71,15 +71,15 @@ def one_seed(seed: int, options: argparse.Namespace) -> dict[str, Any]:
             config = preset(
                 "guess8", str(folder / f"feedback-{trained}-{seed}"), seed=seed, feedback=feedback, **changes
             )
-            policy = train(config, overwrite=True).policy
+            policy = train(config, resume=True).policy  # a run that was interrupted goes on, a finished one is loaded
             for played, other in KINDS.items():
                 row[f"{trained} / {played}"] = figures_of(play(policy, config, options.played, other), 3)
             print(f"seed {seed}: trained {trained}: " + _line(row, trained), flush=True)
         row["before / informative"] = figures_of(play(before, config, options.played, "hint"), 3)
+        config = preset("lins", str(folder / f"feedback-lins-{seed}"), seed=seed, **changes)
+        row["lins before"] = figures_of(play(before, config, options.played, "plain"), 4)
         if options.lins:
-            config = preset("lins", str(folder / f"feedback-lins-{seed}"), seed=seed, **changes)
-            for name, who in (("before", before), ("after", train(config, overwrite=True).policy)):
-                row[f"lins {name}"] = figures_of(play(who, config, options.played, "plain"), 4)
+            row["lins after"] = figures_of(play(train(config, resume=True).policy, config, options.played, "plain"), 4)
     return row
 
 
@@ -157,7 +157,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=None, help="of each training; the presets' where not given")
     parser.add_argument("--played", type=int, default=1024, help="test episodes per figure")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
-    parser.add_argument("--lins", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--lins", action=argparse.BooleanOptionalAction, default=True, help="train on equations too")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/feedback.json"))
     parser.add_argument("--picture", type=Path, default=None)
     options = parser.parse_args()
@@ -165,7 +166,7 @@ def main() -> None:
     began = time.perf_counter()
     # A process per seed; spawned, since torch's threads do not survive a fork.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        rows = list(pool.map(one_seed, range(options.seeds), repeat(options)))
+        rows = list(pool.map(one_seed, range(options.first_seed, options.first_seed + options.seeds), repeat(options)))
     options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows))
     if options.picture is not None:
