@@ -181,11 +181,12 @@ def episode_returns(episodes: Sequence[Episode], discount: float | None) -> npt.
     gamma = 1.0 if discount is None else check_float("discount", discount, low=0.0, high=1.0)
     rewards, reached = _rectangle(episodes)
     flat: npt.NDArray[np.float32] = discounted_sums(rewards, gamma)[reached].astype(np.float32)
-    if discount is None:
-        ends = np.cumsum(reached.sum(1))
-        for episode, end in zip(episodes, ends.tolist(), strict=True):
-            if episode.returns is not None:
-                flat[end - episode.num_turns : end] = episode.returns
+    own = [None] * len(episodes) if discount is not None else [episode.returns for episode in episodes]
+    if own.count(None) < len(own):
+        ends = np.cumsum(reached.sum(1)).tolist()
+        for returns, end in zip(own, ends, strict=True):
+            if returns is not None:
+                flat[end - len(returns) : end] = returns
     return flat
 
 
