@@ -182,7 +182,7 @@ def episode_returns(episodes: Sequence[Episode], discount: float | None) -> npt.
     rewards, reached = _rectangle(episodes)
     flat: npt.NDArray[np.float32] = discounted_sums(rewards, gamma)[reached].astype(np.float32)
     own = [None] * len(episodes) if discount is not None else [episode.returns for episode in episodes]
-    if own.count(None) < len(own):
+    if any(returns is not None for returns in own):
         ends = np.cumsum(reached.sum(1)).tolist()
         for returns, end in zip(own, ends, strict=True):
             if returns is not None:
