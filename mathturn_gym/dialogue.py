@@ -42,7 +42,8 @@ _ASSISTANT: Final = "Qzanswerqz"
 _USER: Final = "Qzquestionqz"
 _SYSTEM: Final = "Qzsystemqz"
 _LAST: Final = "Qzlastqz"
-_CACHE_SIZE: Final = 1024
+_CACHE_SIZE: Final = 4096
+_PROMPT: Final = -1
 
 
 def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
@@ -125,8 +126,12 @@ class Dialogue:
         Returns:
             int64 (L0,).
         """
-        before, after = self._render([*self._head, _message("user", _USER)]).split(_USER)
-        return self._encode(self._render([*self._head, _message("user", text)]), before, text, after)
+        ids = self._cache.get((_PROMPT, text))
+        if ids is None:
+            before, after = self._render([*self._head, _message("user", _USER)]).split(_USER)
+            ids = self._encode(self._render([*self._head, _message("user", text)]), before, text, after)
+            self._keep((_PROMPT, text), ids)
+        return ids.copy()
 
     def problem_ids(self, problem: Problem) -> Ids:
         """The first observation for a problem, int64 (L0,)."""
@@ -171,11 +176,15 @@ class Dialogue:
             ids = ids[head.shape[0] :]
         else:  # an id straddles the boundary: what is appended must be ids of its own
             ids = self._encode(rendered[answer_end:], after[0], text, after[2])
+        self._keep(key, ids)
+        return ids
+
+    def _keep(self, key: tuple[int, str], ids: Ids) -> None:
+        """Keeps ids for the next time; the oldest leave first."""
         ids.setflags(write=False)
         self._cache[key] = ids
         if len(self._cache) > _CACHE_SIZE:
             self._cache.popitem(last=False)
-        return ids
 
     def _history(self, turn: int, text: str) -> list[dict[str, str]]:
         """A dialogue in which turn `turn` is answered with `text` (what was said before does not matter to it)."""

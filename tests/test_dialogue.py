@@ -144,10 +144,10 @@ def test_feedback_is_the_same_whatever_is_cached() -> None:
     first[:] = 0  # a caller's copy, not the cache
     again = dialogue.feedback_ids("No.", 0, completion)
     assert again.any()
-    for i in range(1100):  # more than the cache holds
+    for i in range(4200):  # more than the cache holds
         dialogue.feedback_ids(f"No {i}.", 0, completion)
     assert np.array_equal(dialogue.feedback_ids("No.", 0, completion), again)
-    assert len(dialogue._cache) <= 1024
+    assert len(dialogue._cache) <= 4096
 
 
 def test_no_template_says_what_to_do() -> None:

@@ -48,7 +48,7 @@ def demo(
     result = run_training(console, config, resume=False, overwrite=True)
     if result.interrupted:
         console.print(
-            f"interrupted; go on with: mathturn train lins --run-dir {run_dir} --resume", markup=False, soft_wrap=True
+            f"interrupted; go on with: mathturn train --run-dir {run_dir} --resume", markup=False, soft_wrap=True
         )
         raise typer.Exit(130)
     after = _held_out(config, str(run_dir))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.baselines.config import ReinforceConfig, preset
+from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.config import ReinforceConfig
     from mathturn_gym.baselines.reinforce import TrainResult
 
 __all__ = ["parse_settings", "run_training", "train"]
@@ -22,11 +22,11 @@ def train(
     task: Annotated[str, typer.Argument(help="Preset: lins, add1 or guess8.")] = "lins",
     run_dir: Annotated[Path | None, typer.Option(help="Folder to write; runs/TASK by default.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Episodes in all; the preset's by default.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same curve.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same curve; 0 by default.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE of the config, e.g. --set discount=1.0; repeatable.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the folder's checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder, with its own config.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier run in the folder.")] = False,
 ) -> None:
     """Train a policy with REINFORCE, from the built-in warm start or another model (`--set model=FOLDER`).
@@ -36,18 +36,15 @@ def train(
 
     Examples: `mathturn train lins`, `mathturn train guess8 --seed 3`, `mathturn train lins --set learning_rate=5e-4`.
     """
-    from mathturn_gym.baselines.config import preset
-
-    changes = parse_settings(settings or [])
-    if episodes is not None:
-        changes["episodes"] = episodes
-    console = Console()
-    config = preset(task, str(run_dir or Path("runs") / task), **{"seed": seed, **changes})
+    console, folder = Console(), run_dir or Path("runs") / task
+    given = {"seed": seed, "episodes": episodes}
+    changes = {**{k: v for k, v in given.items() if v is not None}, **parse_settings(settings or [])}
+    config = _config_of_run(folder, changes) if resume else preset(task, str(folder), **changes)
     result = run_training(console, config, resume=resume, overwrite=overwrite)
     if result.interrupted:
         console.print(
-            f"interrupted after {int(result.history[-1]['episodes'])} episodes; go on with: mathturn train {task}"
-            f" --run-dir {config.run_dir} --resume",
+            f"interrupted after {int(result.history[-1]['episodes'])} episodes; go on with:"
+            f" mathturn train --run-dir {config.run_dir} --resume",
             markup=False,
             soft_wrap=True,
         )
@@ -56,6 +53,24 @@ def train(
     console.print(
         f"next: mathturn eval --policy {config.run_dir} --problems {config.problems_of('test')}", markup=False
     )
+
+
+def _config_of_run(folder: Path, changes: dict[str, Any]) -> ReinforceConfig:
+    """The config that a run folder was begun with.
+
+    Raises:
+        InvalidValueError: other settings were asked for: a run goes on as it began.
+        CheckpointError: the folder holds no run.
+    """
+    if changes:
+        raise InvalidValueError(
+            f"--resume goes on with the run's own config: leave out {', '.join(changes)}, or begin another run"
+        )
+    try:
+        data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"--resume: no run in {str(folder)!r} to go on with ({error})") from error
+    return ReinforceConfig.from_json(data)
 
 
 def run_training(console: Console, config: ReinforceConfig, *, resume: bool, overwrite: bool) -> TrainResult:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.train import parse_settings
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 RUNNER = CliRunner()
 
@@ -82,6 +82,13 @@ def test_training_and_evaluating_the_run(tmp_path: Path) -> None:
     assert invoke("eval", "--policy", str(run), "--episodes", "4", "--out", str(tmp_path / "e")).exit_code == 0
     with pytest.raises(InvalidValueError, match="holds"):
         invoke("train", "lins", "--run-dir", str(run), *args)
+    with pytest.raises(InvalidValueError, match="leave out seed, or begin another run"):
+        invoke("train", "--run-dir", str(run), "--resume", "--seed", "3")
+    with pytest.raises(CheckpointError, match="no run in"):
+        invoke("train", "--run-dir", str(tmp_path / "nothing"), "--resume")
+    lines = (run / "metrics.jsonl").read_text()
+    assert invoke("train", "--run-dir", str(run), "--resume").exit_code == 0, "a finished run has nothing left to do"
+    assert (run / "metrics.jsonl").read_text() == lines
 
 
 def test_demo_in_small(tmp_path: Path) -> None:
