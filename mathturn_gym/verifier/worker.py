@@ -214,7 +214,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.selector.register(fd_in, selectors.EVENT_READ, None)
         self.children: list[_Child] = []
-        for _ in range(workers):
+        for _ in range(workers + 1):
             self._spawn()
 
     def _spawn(self) -> _Child:
@@ -267,9 +267,12 @@ class Supervisor:
                     self._remove(child)
             elif parked is not None:
                 parked.resume(now)
+        # One judge is always spare: a fork takes milliseconds, and happens while the others work.
         idle = [child for child in self.children if child.case is None]
-        for child in idle[self.workers :]:
+        for child in idle[self.workers + 1 :]:
             self._remove(child)
+        if not idle:
+            self._spawn()
 
     def _read_requests(self) -> bool:
         """Takes in what has arrived; False at the end of the stream."""
@@ -301,8 +304,6 @@ class Supervisor:
             if child.seconds(now) >= child.case["timeout"]:
                 self._reply(child, "timeout")
                 self._remove(child)
-                if len(self.children) < self.workers:
-                    self._spawn()
 
     def _wait(self) -> float | None:
         """Seconds until a judge is late, or has had its slice while others wait."""

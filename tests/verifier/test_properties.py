@@ -339,3 +339,45 @@ def test_exact_powers_and_roots_are_bounded() -> None:
         raise AssertionError((text, value))
     assert evaluate(parse("\\sqrt[3]{27}\\cdot 4^{3/2}").node, field) == 24
     assert math.isclose(float(evaluate(parse("\\binom{40}{20}").node, field)), math.comb(40, 20))
+
+
+boxes = st.sampled_from(
+    [
+        "\\boxed{%s}",
+        "x \\boxed{%s}.",
+        "\\boxed{1} and \\boxed{%s}",
+        "<think>\\boxed{%s}",
+        "\\boxed{%s} \\boxed{2}",
+        "\\boxed{%s",
+        "\\boxed{%s} <think> \\boxed{9}",
+        "\\boxed{\\text{%s}}",
+        "\\boxed{1}" + "z" * 90 + "\\boxed{%s}",
+        "\\boxed{%s}}",
+        "\\boxed{{%s}}",
+        "\\fbox{3} \\boxed{%s}",
+        "\\boxed %s",
+        "#### %s",
+        "####%s",
+        "####  %s",
+        "#### 3\n#### %s",
+        "#### %s\n",
+        "#### %s\nx",
+        "\\fbox{3} #### %s",
+        "<think>#### %s",
+        "#### 1 #### %s",
+    ]
+)
+integers = st.sampled_from(
+    ["7", "07", "1,234", "1234", "-7", " 7", "7 ", "٧", "²", "1,234,567", "1234567", "9" * 30, ""]
+)
+
+
+@settings(max_examples=150)
+@given(boxes, integers, integers)
+def test_the_quick_way_finds_what_the_long_way_finds(form: str, answer: str, gold: str) -> None:
+    assume(gold.strip())
+    verifier = Verifier()
+    response = form % answer
+    quick = verifier.verify(response, gold)
+    verifier._exact = False
+    assert verifier.verify(response, gold) == quick
