@@ -148,7 +148,7 @@ def long_tailed(count: int) -> list[int]:
 
 
 def stream(model: Any, repeats: int) -> dict[str, float]:
-    turns, episodes = 3, 2 * ROWS
+    turns, episodes = 3, 4 * ROWS
     lengths = np.reshape(long_tailed(turns * episodes), (episodes, turns)).tolist()
     starts = prompts(episodes, 32)
     feedback = np.arange(3, 19)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from mathturn_gym.types import Ids
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["ModelRunner", "eval_mode", "load_adapter", "load_model", "stop_ids_of", "vocab_size_of"]
+__all__ = ["ModelRunner", "eval_mode", "load_adapter", "load_model", "prepare_weights", "stop_ids_of", "vocab_size_of"]
 
 _ATTENTION = frozenset({"full_attention", "sliding_attention"})
 
@@ -172,6 +173,44 @@ def load_model(name_or_path: str | Path, **kwargs: Any) -> PreTrainedModel:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"no model can be loaded from {str(name_or_path)!r}: {error}") from error
     return model
+
+
+def prepare_weights(model: Any, weights: Mapping[str, torch.Tensor] | str | Path) -> Callable[[], object]:
+    """Checks new weights against a model, and returns what puts them in.
+
+    Args:
+        model: The model, or a peft model.
+        weights: A state dict, or a checkpoint's folder; for a peft model also those of its adapter.
+
+    Raises:
+        CheckpointError: a weight is missing, unknown, or of another shape.
+    """
+    adapted = hasattr(model, "peft_config")
+    if isinstance(weights, (str, Path)):
+        adapter_file = Path(weights) / "adapter_model.safetensors"
+        if adapted and adapter_file.is_file():
+            from safetensors.torch import load_file
+
+            weights = load_file(adapter_file)
+        else:
+            weights = load_model(weights, dtype="auto").state_dict()
+    new = dict(weights)
+    own: Mapping[str, torch.Tensor] = model.state_dict()
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+
+    load: Callable[[], object] = partial(model.load_state_dict, new, strict=False)
+    if adapted and not new.keys() & own.keys():
+        from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+        own, tied = get_peft_model_state_dict(model), set()
+        load = partial(set_peft_model_state_dict, model, new)
+
+    missing, unknown = sorted(own.keys() - new.keys() - tied), sorted(new.keys() - own.keys())
+    shapes = [key for key in new if key in own and new[key].shape != own[key].shape]
+    for what, keys in (("lack", missing), ("have unknown", unknown), ("have another shape for", shapes)):
+        if keys:
+            raise CheckpointError(f"the new weights {what} {', '.join(keys[:5])}; nothing was changed")
+    return load
 
 
 def load_adapter(model: Any, path: str | Path, *, trainable: bool = False) -> Any:

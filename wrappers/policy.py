@@ -28,6 +28,7 @@ from mathturn_gym.wrappers.models import (
     eval_mode,
     load_adapter,
     load_model,
+    prepare_weights,
     stop_ids_of,
     vocab_size_of,
 )
@@ -343,7 +344,8 @@ class CausalLMPolicy:
         version. Safe to call from another thread than the one that decodes.
 
         Args:
-            weights: A state dict (tied weights may be left out), or the folder of a checkpoint.
+            weights: A state dict (tied weights may be left out), or the folder of a checkpoint. Where the model is a
+                peft model, also its adapter's alone: `get_peft_model_state_dict`, or what `save_pretrained` writes.
             version: The new version, above the old one; None counts up by one.
 
         Returns:
@@ -353,19 +355,10 @@ class CausalLMPolicy:
             CheckpointError: a weight is missing, unknown, or of another shape; nothing was changed.
         """
         new = check_int("version", self.version + 1 if version is None else version, low=self.version + 1)
-        if isinstance(weights, (str, Path)):
-            weights = load_model(weights, dtype="auto").state_dict()
-        own = self.model.state_dict()
-        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
-        missing = sorted(set(own) - set(weights) - tied)
-        unknown = sorted(set(weights) - set(own))
-        shapes = [key for key in weights if key in own and weights[key].shape != own[key].shape]
-        for what, keys in (("lack", missing), ("have unknown", unknown), ("have another shape for", shapes)):
-            if keys:
-                raise CheckpointError(f"the new weights {what} {', '.join(keys[:5])}; nothing was changed")
+        load = prepare_weights(self.model, weights)
 
         def replace() -> None:
-            self.model.load_state_dict(dict(weights), strict=False)
+            load()
             self.version = new
 
         self._between_steps(replace)
