@@ -43,7 +43,6 @@ FACT_FIELDS: tuple[str, ...] = tuple(
     for field in fields(Episode)
     if field.name not in ("ids", "loss_mask", "logprobs", "versions", "turn_spans")
 )
-_fact_values = attrgetter(*FACT_FIELDS, "turn_spans")
 _NO_IDS: Final = np.zeros(0, np.int64)
 
 
@@ -97,7 +96,7 @@ class FactsTable(Sequence[Facts]):
         tails: Per episode the ids that no row of the layout holds; None where all are held.
     """
 
-    __slots__ = ("_rows", "_sizes", "_tails", "turns")
+    __slots__ = ("_columns", "_sizes", "_tails", "turns")
 
     def __init__(
         self,
@@ -106,13 +105,14 @@ class FactsTable(Sequence[Facts]):
         sizes: npt.NDArray[np.int64],
         tails: Sequence[npt.NDArray[np.int64]] | None = None,
     ) -> None:
-        self._rows = list(map(_fact_values, episodes))
+        # Columns, not an object per episode: a hundred thousand of those would set the garbage collector to work.
+        self._columns = [list(map(attrgetter(name), episodes)) for name in (*FACT_FIELDS, "turn_spans")]
         self._sizes = sizes
         self._tails = tails
         self.turns = turns
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._sizes)
 
     @overload
     def __getitem__(self, at: int) -> Facts: ...
@@ -123,7 +123,7 @@ class FactsTable(Sequence[Facts]):
     def __getitem__(self, at: int | slice) -> Facts | list[Facts]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
-        *known, spans = self._rows[at]
+        *known, spans = [column[at] for column in self._columns]
         return Facts(tuple(known), spans, int(self._sizes[at]), _NO_IDS if self._tails is None else self._tails[at])
 
     def take(self, chosen: Sequence[int]) -> FactsTable:
@@ -131,7 +131,7 @@ class FactsTable(Sequence[Facts]):
         index = np.asarray(chosen, np.int64)
         tails = None if self._tails is None else [self._tails[at] for at in chosen]
         part = FactsTable((), self.turns[index], self._sizes[index], tails)
-        part._rows = [self._rows[at] for at in chosen]
+        part._columns = [[column[at] for at in chosen] for column in self._columns]
         return part
 
 

@@ -100,12 +100,12 @@ def _advantage_values(
     if len(given) != len(episodes):
         raise InvalidValueError(f"advantages has {len(given)} entries for {len(episodes)} episodes")
     arrays = [np.asarray(array, dtype=np.float32) for array in given]
-    shapes, expected = [array.shape for array in arrays], [(turns,) for turns in spans.turns.tolist()]
-    if shapes != expected:
-        at = next(e for e, shape in enumerate(shapes) if shape != expected[e])
+    lengths = [len(array) if array.ndim == 1 else -1 for array in arrays]
+    if lengths != spans.turns.tolist():
+        at = int(np.flatnonzero(np.array(lengths) != spans.turns)[0])
         raise InvalidValueError(
             f"advantages of episode {episodes[at].index} on {episodes[at].problem_id!r} must have shape "
-            f"{expected[at]}, one per turn, got {shapes[at]}"
+            f"({int(spans.turns[at])},), one per turn, got {arrays[at].shape}"
         )
     flat = np.concatenate(arrays)
     bad = np.flatnonzero(~np.isfinite(flat))
