@@ -135,7 +135,8 @@ def _math(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], None, tuple[str
         gold = _answers(row[answer], answer)
     else:
         gold = (_boxed(text_field(row, names.get("solution", "solution")), "solution"),)
-    used = [names[name] for name in ("problem", "answer", "solution", "question") if name in names]
+    # NuminaMath repeats the problem and its solution as messages.
+    used = [names[name] for name in ("problem", "answer", "solution", "question", "messages") if name in names]
     return text_field(row, names["problem"]), gold, None, tuple(used)
 
 
@@ -149,6 +150,9 @@ def _olympiad(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], None, tuple
 
 
 def _areal(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str, tuple[str, ...]]:
+    task = row.get("task", "math")
+    if task != "math":
+        raise RowError("task", f"is {_short(task)}, and only 'math' can be judged here")
     solutions = row["solutions"]
     if not isinstance(solutions, list) or not solutions or not all(isinstance(s, str) for s in solutions):
         raise RowError("solutions", f"must be a list of texts, got {_short(solutions)}")
@@ -156,7 +160,7 @@ def _areal(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str, tuple[str
     if isinstance(query, bool) or not isinstance(query, (str, int)) or not str(query).strip():
         raise RowError("query_id", f"must be a non-empty text or a number, got {_short(query)}")
     gold = tuple(_solution(solution, f"solutions[{i}]") for i, solution in enumerate(solutions))
-    return text_field(row, "prompt"), gold, str(query), ("query_id", "prompt", "solutions")
+    return text_field(row, "prompt"), gold, str(query), ("query_id", "prompt", "solutions", "task")
 
 
 def _solution(solution: str, field: str) -> str:

@@ -119,6 +119,10 @@ GOOD = {"question": "1+1=?", "answer": "2", "id": 1}
         ({"problem": "1+1=?", "solution": "2"}, r"field 'solution' has no \\boxed\{\} answer"),
         ({"problem": "1+1=?", "answer": "proof"}, "says that there is no answer: 'proof'"),
         ({"query_id": "q", "prompt": "p", "solutions": "2"}, "field 'solutions' must be a list of texts"),
+        (
+            {"query_id": "q", "prompt": "p", "solutions": ["2"], "task": "code"},
+            "field 'task' is 'code', and only 'math'",
+        ),
         ({"query_id": " ", "prompt": "p", "solutions": ["2"]}, "field 'query_id' must be a non-empty text or a number"),
         ({"prompt": [], "reward_model": {"ground_truth": "2"}}, "field 'prompt' must be a text, or messages"),
         ({"prompt": MESSAGES, "reward_model": {}}, "field 'reward_model' must hold 'ground_truth'"),
