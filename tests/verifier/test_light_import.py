@@ -7,12 +7,13 @@ import sys
 
 HEAVY = ("torch", "transformers", "gymnasium", "stable_baselines3", "sympy", "math_verify", "mpmath")
 SCRIPT = """
-import sys, resource
+import sys
 from mathturn_gym.verifier import Verifier
 with Verifier(form="equivalent", timeout=30.0) as verifier:
     assert verifier.verify("\\\\boxed{x+1}", "1+x").correct
     assert verifier.verify("\\\\boxed{\\\\sum_{k=1}^{3} k}", "6").tier == "symbolic"
-print(*sorted(name for name in %r if name in sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+from mathturn_gym.verifier.audit_child import peak_memory_mb
+print(*sorted(name for name in %r if name in sys.modules), int(peak_memory_mb()))
 """
 
 
