@@ -11,8 +11,8 @@ import logging
 import resource
 import sys
 import time
-from pathlib import Path
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Check: TypeAlias = Callable[[str, str, str], bool]
