@@ -81,7 +81,8 @@ def _smallest(gold: Any) -> bool:
 
 def _equal(left: Any, right: Any) -> bool:
     """Exactly, or to 60 digits where both are surds (whose sums differ by far more, or not at all)."""
-    difference = sympy.sympify(left) - sympy.sympify(right)
+    # strict: numbers and expressions alone, never a text
+    difference = sympy.sympify(left, strict=True) - sympy.sympify(right, strict=True)
     if difference.is_Rational:
         return bool(difference == 0)
     return bool(abs(sympy.N(difference, 60, maxn=400)) < sympy.Float("1e-50"))
