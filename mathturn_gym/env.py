@@ -52,7 +52,8 @@ class EpisodeState:
         problem: The problem.
         ids: int64 (L,); the observation.
         turns: The turns played.
-        stop_reason: Why it ended, or None.
+        stop_reason: Why it ended or is about to (a prompt without room for an answer), or None.
+        ended: Its last step was taken.
         stream: Seed of the environment's stream of problems.
         next_index: Number of the problem that the next `reset()` shows.
         rng_state: State of the environment's `np_random`, or None.
@@ -62,6 +63,7 @@ class EpisodeState:
     ids: Ids
     turns: tuple[TurnRecord, ...]
     stop_reason: StopReason | None
+    ended: bool
     stream: int
     next_index: int
     rng_state: Mapping[str, Any] | None
@@ -297,7 +299,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         ids = self._observation()
         ids.setflags(write=False)
         return EpisodeState(
-            self._problem, ids, tuple(self._turns), self._stop_reason, self._stream, self._next_index, rng
+            self._problem, ids, tuple(self._turns), self._stop_reason, self._ended, self._stream, self._next_index, rng
         )
 
     def set_state(self, state: EpisodeState) -> tuple[Ids, dict[str, Any]]:
@@ -315,8 +317,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._problem, self._turns = state.problem, list(state.turns)
         self._length, self._pending = 0, None
         self._append(state.ids)
-        self._stop_reason = state.stop_reason
-        self._ended = state.stop_reason is not None and bool(state.turns)
+        self._stop_reason, self._ended = state.stop_reason, state.ended
         self._stream, self._next_index = state.stream, state.next_index
         if state.rng_state is not None:
             self.np_random.bit_generator.state = copy.deepcopy(dict(state.rng_state))

@@ -228,6 +228,9 @@ def test_a_prompt_that_leaves_no_room_gives_a_truncated_episode_without_a_turn()
     assert (reward, terminated, truncated, info["turn"]) == (0.0, False, True, 0)
     with pytest.raises(EpisodeStateError, match="after the episode's end"):
         env.step(np.zeros(3, np.int64))
+    env.set_state(env.get_state())
+    with pytest.raises(EpisodeStateError, match="after the episode's end"):
+        env.step(np.zeros(3, np.int64))
 
 
 def test_a_prompt_longer_than_any_observation_is_an_error_with_the_numbers() -> None:
