@@ -22,9 +22,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from mathturn_gym.baselines.config import ReinforceConfig, preset
+from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
-from mathturn_gym.baselines.reinforce import make_vec, train
+from mathturn_gym.baselines.trainer import make_vec
+from mathturn_gym.baselines.training import train
 from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.metrics import Report, summarize
 from mathturn_gym.rollout import collect
@@ -37,7 +38,7 @@ DEAF, BEST = 3 / 8, 5 / 8
 GROUP = 4
 
 
-def play(policy: Policy, config: ReinforceConfig, episodes: int, feedback: str) -> Report:
+def play(policy: Policy, config: TrainConfig, episodes: int, feedback: str) -> Report:
     """A report over test problems, `GROUP` episodes on each; the same problems and seeds for every policy."""
     settings = {**config.env_kwargs("train"), "problems": f"{config.problems}:test", "feedback": feedback}
     env = make_vec(config.env_id, 128, **settings)

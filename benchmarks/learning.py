@@ -25,9 +25,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mathturn_gym.baselines.config import ReinforceConfig, preset
+from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
-from mathturn_gym.baselines.reinforce import make_vec, train
+from mathturn_gym.baselines.trainer import make_vec
+from mathturn_gym.baselines.training import train
 from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT, FeedbackContext
 from mathturn_gym.metrics import summarize
@@ -57,7 +58,7 @@ def random_hint(context: FeedbackContext) -> str:
     return f"{WRONG_TEXT} Hint: {(true, false)[coin]}"
 
 
-def play(policy: Policy, config: ReinforceConfig, problems: str, episodes: int, group: int = 1, **changes: Any) -> Any:
+def play(policy: Policy, config: TrainConfig, problems: str, episodes: int, group: int = 1, **changes: Any) -> Any:
     """A report over test problems; the same problems and samples for every policy of a seed."""
     settings = {**config.env_kwargs("train"), "problems": problems, **changes}
     env = make_vec(config.env_id, 128, **settings)
@@ -140,7 +141,7 @@ def _changes(episodes: int | None) -> dict[str, int]:
     return {} if episodes is None else {"episodes": episodes, "eval_every": 0}
 
 
-def _train(config: ReinforceConfig) -> tuple[CausalLMPolicy, float]:
+def _train(config: TrainConfig) -> tuple[CausalLMPolicy, float]:
     """The trained policy and the CPU seconds that it took, evaluations included."""
     began = time.process_time()
     return train(config, overwrite=True).policy, time.process_time() - began

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mathturn_gym.baselines.config import ReinforceConfig
+from mathturn_gym.baselines.config import TrainConfig
 
 __all__ = ["TrainingDisplay", "draw_curve", "sparkline"]
 
@@ -35,7 +35,7 @@ class TrainingDisplay:
     ...     display({"iteration": 1, "episodes": 64, "train/acc@1": 0.5, "train/acc@4": 0.75})
     """
 
-    def __init__(self, config: ReinforceConfig, console: Console | None = None) -> None:
+    def __init__(self, config: TrainConfig, console: Console | None = None) -> None:
         self._config = config
         self._console = console or Console()
         self._train: list[float] = []
@@ -48,7 +48,7 @@ class TrainingDisplay:
             TimeRemainingColumn(),
             console=self._console,
         )
-        self._task = self._progress.add_task("", total=config.iterations)
+        self._task = self._progress.add_task("", total=self._goal({})[1])
         self._live = Live(self._progress, console=self._console, refresh_per_second=4)
 
     def __enter__(self) -> TrainingDisplay:
@@ -69,11 +69,24 @@ class TrainingDisplay:
             self._train.append(metrics["train/acc@1"])
         evaluated = {name: value for name, value in metrics.items() if name.startswith("validation/")}
         self._validation = evaluated or self._validation
-        self._progress.update(self._task, completed=int(metrics["iteration"]))
+        completed, total = self._goal(metrics)
+        self._progress.update(self._task, completed=completed, total=total)
         if self._console.is_terminal:
             self._live.update(Group(self._progress, self._table(metrics), Text(self._curve(), style="cyan")))
         elif evaluated:
             self._console.print(self._line(metrics))
+
+    def _goal(self, metrics: Mapping[str, float]) -> tuple[int, int]:
+        """How far the run is, in the unit of the limit that it will reach first."""
+        config = self._config
+        limits = (
+            ("iteration", config.iterations),
+            ("tokens", config.budget_tokens),
+            ("cpu_s", config.budget_cpu_s),
+        )
+        goals = [(metrics.get(name, 0), limit) for name, limit in limits if limit is not None]
+        done, limit = max(goals, key=lambda goal: goal[0] / goal[1])
+        return min(int(done), int(limit)), int(limit)
 
     def _table(self, metrics: Mapping[str, float]) -> Table:
         turns = range(1, self._config.num_turns + 1)

@@ -63,7 +63,7 @@ def restrict_ids(model: PreTrainedModel, ids: Sequence[int]) -> torch.utils.hook
     """
     import torch
 
-    head: Any = model.get_output_embeddings()
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     size = int(head.weight.shape[0])
     if not ids or min(ids) < 0 or max(ids) >= size:
         raise InvalidValueError(f"allowed ids must be in [0, {size}), and at least one, got {list(ids)!r}")

@@ -4,8 +4,9 @@
     RUN/metrics.jsonl     one line per iteration, flushed
     RUN/tensorboard/      event files, where tensorboard is installed
     RUN/checkpoint/       a Hugging Face folder (model.safetensors, tokenizer), and beside the model
-        trainer.json          iteration, baselines, optimiser steps
-        trainer.safetensors   the optimiser's moments, by parameter name
+        trainer.json          iteration, gradient steps, and the algorithm's own numbers
+        trainer.safetensors   the optimisers' moments by parameter name; a critic
+    RUN/result.json       where the run was part of a comparison (`mathturn_gym.baselines.algorithms`)
     RUN/curve.png         where matplotlib is installed
 
 No pickle anywhere. A checkpoint is written beside the old one and takes its place by renaming.
@@ -23,10 +24,10 @@ from typing import Any
 
 import torch
 
-from mathturn_gym.baselines.config import ReinforceConfig
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.baselines.config import TrainConfig
+from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
 
-__all__ = ["RunFolder", "TrainerState", "load_checkpoint", "read_metrics"]
+__all__ = ["RunFolder", "TrainerState", "load_checkpoint", "read_metrics", "write_atomically"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,15 +38,15 @@ class TrainerState:
 
     Args:
         iteration: Iterations done.
-        baselines: Running mean return per turn, None where that turn was never played.
-        steps: Gradient steps done.
-        moments: The optimiser's tensors, named "exp_avg.PARAMETER" and "exp_avg_sq.PARAMETER".
+        steps: Gradient steps of the policy.
+        numbers: JSON types, by name: tokens and CPU seconds used, and what the algorithm keeps.
+        tensors: By name: the optimisers' moments, and what the algorithm keeps.
     """
 
     iteration: int
-    baselines: tuple[float | None, ...]
     steps: int
-    moments: Mapping[str, torch.Tensor]
+    numbers: Mapping[str, Any]
+    tensors: Mapping[str, torch.Tensor]
 
 
 class RunFolder:
@@ -64,7 +65,7 @@ class RunFolder:
         path: The folder.
     """
 
-    def __init__(self, config: ReinforceConfig, *, resume: bool = False, overwrite: bool = False) -> None:
+    def __init__(self, config: TrainConfig, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = Path(config.run_dir)
         self._config_file = self.path / "config.json"
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -79,8 +80,10 @@ class RunFolder:
                     f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
                 )
         self.path.mkdir(parents=True, exist_ok=True)
-        _write_atomically(self._config_file, json.dumps(config.to_json(), indent=2) + "\n")
+        write_atomically(self._config_file, json.dumps(config.to_json(), indent=2) + "\n")
         self._events: Any = None
+        self._wandb: Any = None
+        self._config = config
 
     @property
     def checkpoint_path(self) -> Path:
@@ -98,7 +101,9 @@ class RunFolder:
         """Drops the lines of iterations after `iteration` (they will be written again), and opens the event file."""
         file = self.path / "metrics.jsonl"
         kept = [line for line in read_metrics(self.path) if line["iteration"] <= iteration] if file.exists() else []
-        _write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept))
+        write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept))
+        if self._config.wandb_project is not None:
+            self._wandb = _start_wandb(self._config, self.path)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -110,6 +115,8 @@ class RunFolder:
         """Appends one iteration's figures ("iteration" among them), flushed."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
+        if self._wandb is not None:
+            self._wandb.log(dict(metrics), step=int(metrics["iteration"]))
         if self._events is not None:
             for name, value in metrics.items():
                 self._events.add_scalar(name, value, int(metrics["iteration"]))
@@ -125,8 +132,8 @@ class RunFolder:
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
         (fresh / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word
-        save_file({name: tensor.contiguous() for name, tensor in state.moments.items()}, fresh / "trainer.safetensors")
-        facts = {"iteration": state.iteration, "baselines": list(state.baselines), "steps": state.steps}
+        save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, fresh / "trainer.safetensors")
+        facts = {"iteration": state.iteration, "steps": state.steps, "numbers": dict(state.numbers)}
         (fresh / "trainer.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
         if self.checkpoint_path.exists():
             self.checkpoint_path.rename(aside)
@@ -134,12 +141,15 @@ class RunFolder:
         shutil.rmtree(aside, ignore_errors=True)
 
     def close(self) -> None:
-        """Closes the event file."""
+        """Closes the event file and the Weights & Biases run."""
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
         if self._events is not None:
             self._events.close()
             self._events = None
 
-    def _check_same(self, config: ReinforceConfig) -> None:
+    def _check_same(self, config: TrainConfig) -> None:
         """A run goes on as it began: another config is another run."""
         try:
             before = json.loads(self._config_file.read_text(encoding="utf-8"))
@@ -147,7 +157,8 @@ class RunFolder:
             raise CheckpointError(f"{self._config_file} is not JSON: {error}") from error
         now = config.to_json()
         # Where the folder lies may change; a longer run is the same run where nothing depends on its length.
-        free = {"run_dir", "save_every"} | ({"episodes"} if config.final_learning_rate is None else set())
+        length = {"episodes", "budget_tokens"} if config.final_learning_rate is None else set()
+        free = {"run_dir", "save_every", "budget_cpu_s"} | length
         differ = sorted(name for name in now if name not in free and before.get(name) != now[name])
         if differ:
             was = ", ".join(f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in differ)
@@ -166,8 +177,8 @@ def load_checkpoint(path: str | Path) -> TrainerState:
     folder = Path(path)
     try:
         facts = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        moments = load_file(folder / "trainer.safetensors")
-        return TrainerState(int(facts["iteration"]), tuple(facts["baselines"]), int(facts["steps"]), moments)
+        tensors = load_file(folder / "trainer.safetensors")
+        return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{str(folder)!r} is no checkpoint that can be resumed: {error}") from error
 
@@ -193,7 +204,17 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
     return rows
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _start_wandb(config: TrainConfig, path: Path) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingDependencyError(
+            "wandb_project needs Weights & Biases: pip install 'mathturn-gym[wandb]'"
+        ) from error
+    return wandb.init(project=config.wandb_project, name=path.name, dir=str(path), config=config.to_json())
+
+
+def write_atomically(path: Path, text: str) -> None:
     """Writes beside and renames: readers see the old text or the new, never half of one."""
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.config import ReinforceConfig
+    from mathturn_gym.baselines.config import TrainConfig
     from mathturn_gym.types import Episode
 
 __all__ = ["demo"]
@@ -66,9 +66,9 @@ def demo(
     )
 
 
-def _held_out(config: ReinforceConfig, policy: str) -> list[Episode]:
+def _held_out(config: TrainConfig, policy: str) -> list[Episode]:
     """Episodes on the test split, the same problems and seeds for every policy."""
-    from mathturn_gym.baselines.reinforce import make_vec
+    from mathturn_gym.baselines.trainer import make_vec
     from mathturn_gym.cli.policies import load_policy
     from mathturn_gym.rollout import collect
 
@@ -80,7 +80,7 @@ def _held_out(config: ReinforceConfig, policy: str) -> list[Episode]:
         env.close()
 
 
-def _write_transcripts(path: Path, config: ReinforceConfig, before: list[Episode], after: list[Episode]) -> None:
+def _write_transcripts(path: Path, config: TrainConfig, before: list[Episode], after: list[Episode]) -> None:
     """The first held-out problems as dialogues, before and after training, one below the other."""
     from mathturn_gym.dialogue import Dialogue
 

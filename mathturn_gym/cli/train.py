@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym.baselines.config import ReinforceConfig, preset
+from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.reinforce import TrainResult
+    from mathturn_gym.baselines.training import TrainResult
 
 __all__ = ["parse_settings", "run_training", "train"]
 
 
 def train(
-    task: Annotated[str, typer.Argument(help="Preset: lins, add1 or guess8.")] = "lins",
+    task: Annotated[str, typer.Argument(help="Preset: add1, lins, guess8, mul2 or mixed.")] = "lins",
+    algorithm: Annotated[
+        str, typer.Option(help="reinforce, reinforce_pp, rloo, grpo, dr_grpo, gspo, ppo, turn_ppo or rft.")
+    ] = "reinforce",
     run_dir: Annotated[Path | None, typer.Option(help="Folder to write; runs/TASK by default.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Episodes in all; the preset's by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same curve; 0 by default.")] = None,
@@ -29,17 +32,18 @@ def train(
     resume: Annotated[bool, typer.Option(help="Go on with the run in the folder, with its own config.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier run in the folder.")] = False,
 ) -> None:
-    """Train a policy with REINFORCE, from the built-in warm start or another model (`--set model=FOLDER`).
+    """Train a policy with REINFORCE or another algorithm, from the warm start or another model (`--set model=FOLDER`).
 
     The run folder holds config.json, metrics.jsonl, TensorBoard events, curve.png and a checkpoint, which is a
     Hugging Face folder. Ctrl-C ends the run with a checkpoint; `--resume` draws the curve on as if nothing had been.
 
-    Examples: `mathturn train lins`, `mathturn train guess8 --seed 3`, `mathturn train lins --set learning_rate=5e-4`.
+    Examples: `mathturn train lins`, `mathturn train guess8 --seed 3`, `mathturn train lins --algorithm ppo`,
+    `mathturn train lins --set learning_rate=5e-4`. `mathturn compare` runs many and compares them.
     """
-    console, folder = Console(), run_dir or Path("runs") / task
+    console, folder = Console(), run_dir or Path("runs") / (task if algorithm == "reinforce" else f"{task}-{algorithm}")
     given = {"seed": seed, "episodes": episodes}
     changes = {**{k: v for k, v in given.items() if v is not None}, **parse_settings(settings or [])}
-    config = _config_of_run(folder, changes) if resume else preset(task, str(folder), **changes)
+    config = _config_of_run(folder, changes) if resume else preset(task, str(folder), algorithm=algorithm, **changes)
     result = run_training(console, config, resume=resume, overwrite=overwrite)
     if result.interrupted:
         console.print(
@@ -49,13 +53,15 @@ def train(
             soft_wrap=True,
         )
         raise typer.Exit(130)
+    if result.status != "finished":
+        console.print(f"[yellow]{result.status}[/yellow]: {result.message}")
     console.print(f"run folder: {config.run_dir}", markup=False, soft_wrap=True)
-    console.print(
-        f"next: mathturn eval --policy {config.run_dir} --problems {config.problems_of('test')}", markup=False
-    )
+    problems = config.problems_of("test")
+    if isinstance(problems, str):
+        console.print(f"next: mathturn eval --policy {config.run_dir} --problems {problems}", markup=False)
 
 
-def _config_of_run(folder: Path, changes: dict[str, Any]) -> ReinforceConfig:
+def _config_of_run(folder: Path, changes: dict[str, Any]) -> TrainConfig:
     """The config that a run folder was begun with.
 
     Raises:
@@ -70,16 +76,16 @@ def _config_of_run(folder: Path, changes: dict[str, Any]) -> ReinforceConfig:
         data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"--resume: no run in {str(folder)!r} to go on with ({error})") from error
-    return ReinforceConfig.from_json(data)
+    return TrainConfig.from_json(data)
 
 
-def run_training(console: Console, config: ReinforceConfig, *, resume: bool, overwrite: bool) -> TrainResult:
+def run_training(console: Console, config: TrainConfig, *, resume: bool, overwrite: bool) -> TrainResult:
     """Trains with a live display."""
+    from mathturn_gym.baselines import training
     from mathturn_gym.baselines.display import TrainingDisplay
-    from mathturn_gym.baselines.reinforce import train as reinforce
 
     with TrainingDisplay(config, console) as display:
-        return reinforce(config, resume=resume, overwrite=overwrite, on_progress=display)
+        return training.train(config, resume=resume, overwrite=overwrite, on_progress=display)
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

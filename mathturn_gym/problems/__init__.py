@@ -12,7 +12,7 @@ from mathturn_gym.problems.base import SPLITS, FiniteSource, Generator, ProblemS
 from mathturn_gym.problems.curriculum import Curriculum
 from mathturn_gym.problems.families import FAMILIES, FORMS, LEVELS, Family
 from mathturn_gym.problems.files import BadRow, DataSet, ProblemFile, StreamedFile
-from mathturn_gym.problems.generators import Addition, GuessNumber, LinearEquation
+from mathturn_gym.problems.generators import Addition, GuessNumber, LinearEquation, Multiplication
 from mathturn_gym.problems.gold import GoldFailure, check_gold
 from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
 from mathturn_gym.types import Problem
@@ -34,6 +34,7 @@ __all__ = [
     "GuessNumber",
     "LinearEquation",
     "Mixture",
+    "Multiplication",
     "ProblemFile",
     "ProblemSource",
     "ProblemsLike",
@@ -47,8 +48,8 @@ __all__ = [
 
 ProblemsLike: TypeAlias = "str | Path | Problem | Sequence[Problem] | ProblemSource"
 
-NAMES: Final = ("lins", "add1", "add2", "add3", "guess8")
-"""Built-in sources by name; `NAME:SPLIT` chooses a split. `addN` and `guessN` take other numbers too."""
+NAMES: Final = ("lins", "add1", "add2", "add3", "mul2", "guess8")
+"""Built-in sources by name; `NAME:SPLIT` chooses a split. `addN`, `mulN` and `guessN` take other numbers too."""
 
 _NAME: Final = re.compile(r"(?P<family>[a-z]+)(?P<number>\d*)(?::(?P<split>\w+))?")
 _FILE: Final = re.compile(r"\.(?:(?:jsonl|ndjson|json|csv)(?:\.gz)?|parquet)$", re.IGNORECASE)
@@ -117,6 +118,8 @@ def _by_name(name: str) -> ProblemSource:
             return LinearEquation(split)
         if family == "add" and number:
             return Addition(int(number), split)
+        if family == "mul" and number:
+            return Multiplication(int(number), split)
         if family == "guess" and number:
             return GuessNumber(int(number), split)
     match = _FAMILY.fullmatch(name)

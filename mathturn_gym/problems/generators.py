@@ -1,4 +1,4 @@
-"""Procedural families: addition, linear equations, and a hidden number whose feedback informs."""
+"""Procedural families: addition, products, linear equations, and a hidden number whose feedback informs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mathturn_gym.errors import InvalidValueError, check_int
 from mathturn_gym.problems.base import Generator
 from mathturn_gym.types import Problem
 
-__all__ = ["Addition", "GuessNumber", "LinearEquation"]
+__all__ = ["Addition", "GuessNumber", "LinearEquation", "Multiplication"]
 
 _DRAWN: Final = "-"
 
@@ -37,6 +37,28 @@ class Addition(Generator):
             a, b = (int(n) for n in rng.integers(0, largest + 1, size=2))
             if a + b <= largest:
                 return Problem(_DRAWN, f"What is {a}+{b}?", str(a + b))
+
+
+class Multiplication(Generator):
+    """`What is 12*34?` with two factors of exactly `digits` digits.
+
+    Args:
+        digits: Digits of each factor, 1 to 9.
+        split: "train", "validation", "test" or "all".
+
+    >>> Multiplication(2).get(seed=0, index=0).prompt
+    'What is 85*63?'
+    """
+
+    def __init__(self, digits: int = 2, split: str = "train") -> None:
+        self.digits = check_int("digits", digits, low=1, high=9)
+        super().__init__(f"mul{digits}", split)
+
+    def draw(self, rng: np.random.Generator) -> Problem:
+        """Uniform over all pairs of factors."""
+        low, high = (10 ** (self.digits - 1) if self.digits > 1 else 0), 10**self.digits
+        a, b = (int(n) for n in rng.integers(low, high, size=2))
+        return Problem(_DRAWN, f"What is {a}*{b}?", str(a * b))
 
 
 class LinearEquation(Generator):

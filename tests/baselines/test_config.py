@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines.config import PRESETS, ReinforceConfig, preset
+from mathturn_gym.baselines.config import PRESETS, TrainConfig, preset
 from mathturn_gym.errors import InvalidValueError
 
 
 def test_a_config_survives_json() -> None:
     config = preset("guess8", "runs/x", seed=4, final_learning_rate=1e-4)
-    assert ReinforceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -42,33 +42,35 @@ def test_every_preset_is_a_config(name: str) -> None:
 )
 def test_values_outside_their_range_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidValueError, match=field):
-        ReinforceConfig(**{"run_dir": "x", "batch_episodes": 128, field: value})
+        TrainConfig(**{"run_dir": "x", "batch_episodes": 128, field: value})
 
 
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(InvalidValueError, match="did you mean 'guess8'"):
         preset("gues8", "x")
     with pytest.raises(InvalidValueError, match="did you mean 'learning_rate'"):
-        ReinforceConfig.from_json({"run_dir": "x", "learning_rat": 1.0})
+        TrainConfig.from_json({"run_dir": "x", "learning_rat": 1.0})
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
     config = preset(
-        "lins", "x", episodes=1000, batch_episodes=10, learning_rate=1.0, final_learning_rate=0.0, warmup_iterations=4
+        "lins", "x", episodes=1000, batch_episodes=10, learning_rate=2.0, final_learning_rate=0.0, warmup_iterations=4
     )
-    rates = [config.learning_rate_at(i) for i in range(config.iterations)]
+    rates = [config.schedule(i, 0) for i in range(100)]
     assert rates[0] == pytest.approx(0.2)
     assert max(rates) == rates[4] == pytest.approx(1 - 4 / 99)
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[-1] == 0.0
     constant = preset("lins", "x", learning_rate=1.0, final_learning_rate=None, warmup_iterations=0)
-    assert {constant.learning_rate_at(i) for i in range(constant.iterations)} == {1.0}
+    assert {constant.schedule(i, 0) for i in range(100)} == {1.0}
+    by_tokens = preset("lins", "x", episodes=None, budget_tokens=1000, final_learning_rate=0.0, warmup_iterations=0)
+    assert [by_tokens.schedule(9, tokens) for tokens in (0, 250, 1000, 1300)] == [1.0, 0.75, 0.0, 0.0]
 
 
 def test_no_more_episodes_are_played_than_asked_for() -> None:
     assert preset("lins", "x", episodes=191, batch_episodes=64).iterations == 2
     assert preset("lins", "x", episodes=1, batch_episodes=64).iterations == 1
-    assert preset("lins", "x").iterations * preset("lins", "x").batch_episodes <= 15_000
+    assert (preset("lins", "x").iterations or 0) * preset("lins", "x").batch_episodes <= 15_000
 
 
 def test_validation_problems_are_of_their_own_split() -> None:
