@@ -67,44 +67,77 @@ def _to_ascii(text: str) -> str:
     return _NON_ASCII.sub(_ascii, text)
 
 
-_RULES: list[tuple[re.Pattern[str], str]] = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"\\\\(?![a-zA-Z])(?:\s*\[[\d.]*\s*[a-z]{2}\])?|\\\\(?=[a-zA-Z]{1,2}(?![a-zA-Z]))|\\cr\b", ROW),
-        (r"\\\\(?=[a-zA-Z])", r"\\"),
-        (r"\\\$|\$", ""),
+# What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct")
+_SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
+_FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb overrightarrow vec hat"
+_TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
+_STYLES = "displaystyle textstyle scriptstyle limits nolimits strut mathstrut hfill"
+
+
+def _any_of(names: str) -> str:
+    return f"(?:{names.replace(' ', '|')})"
+
+
+def _commands(names: str) -> str:
+    return " ".join(f"\\{name}" for name in names.split())
+
+
+# (signs, one of which a text must have; pattern; replacement): most texts have none, and pay for one search only.
+_RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
+    (frozenset(signs.split()), re.compile(pattern), replacement)
+    for signs, pattern, replacement in [
         (
+            r"\ \cr",
+            r"\\\\(?![a-zA-Z])(?:\s*\[[\d.]*\s*[a-z]{2}\])?|\\\\(?=[a-zA-Z]{1,2}(?![a-zA-Z]))|\\cr\b",
+            ROW,
+        ),
+        ("\\", r"\\\\(?=[a-zA-Z])", r"\\"),
+        ("$ \\", r"\\\$|\$", ""),
+        (
+            r"\ {,}",
             r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\{,\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))",
             "",
         ),
-        (r"\\!", ""),
-        (r"\\[()\[\]]", " "),
-        (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
-        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|strut|mathstrut|hfill)(?![a-zA-Z])", ""),
-        (r"\\[,;: ]|~|\\q?quad|\\(?:enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}", " "),
-        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
-        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
-        (r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|mathcal|mathnormal|pmb|overrightarrow|vec|hat)\s*\{", "{"),
+        ("\\", r"\\!", ""),
+        ("\\", r"\\[()\[\]]", " "),
+        (_commands("left right") + " " + _SIZES, r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
+        (_commands(_STYLES), rf"\\{_any_of(_STYLES)}(?![a-zA-Z])", ""),
         (
-            r"\\(?:textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|rm|operatorname|emph)\*?\s*\{",
-            r"\\text{",
+            r"\ ~ \quad \qquad \enspace \thinspace \hspace \vspace \phantom",
+            r"\\[,;: ]|~|\\q?quad|\\(?:enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}",
+            " ",
         ),
-        (r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
-        (r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
-        (r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
-        (r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
-        (r"\\(?:textdegree|degree|deg)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])", r"\\degree "),
-        (r"\\%", "%"),
-        (r"\\(?:dots|cdots|ldots|dotsc|dotsb|dotsm)(?![a-zA-Z])|\.\.\.", r"\\ldots "),
-        (r"(?<![\w.}])(\d+) +(\d+) */ *(\d+)(?![\w.^])", r"\1\\frac{\2}{\3}"),
-        (r"\\begin\{(?:[pbBvV]?(?:small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{matrix}"),
-        (r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
-        (r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
-        (r"\\#", ""),
+        (_commands("dfrac tfrac cfrac"), r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (_commands("dbinom tbinom"), r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+        (_commands(_FONTS), rf"\\{_any_of(_FONTS)}\s*\{{", "{"),
+        (_commands(_TEXTS), rf"\\{_any_of(_TEXTS)}\*?\s*\{{", r"\\text{"),
+        (r"\text", r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
+        (
+            r"\textdegree \degree \deg \circ",
+            r"\\(?:textdegree|degree|deg)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])",
+            r"\\degree ",
+        ),
+        ("\\", r"\\%", "%"),
+        (
+            r"... \dots \cdots \ldots \dotsc \dotsb \dotsm",
+            r"\\(?:dots|cdots|ldots|dotsc|dotsb|dotsm)(?![a-zA-Z])|\.\.\.",
+            r"\\ldots ",
+        ),
+        ("/", r"(?<![\w.}])(\d+) +(\d+) */ *(\d+)(?![\w.^])", r"\1\\frac{\2}{\3}"),
+        (r"\begin", r"\\begin\{(?:[pbBvV]?(?:small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{matrix}"),
+        (r"\end", r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
+        ("percent pct", r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
+        ("\\", r"\\#", ""),
     ]
 ]
+_SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
-_AROUND = re.compile(r"^\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*|[\s.,;:\x01]+$")
+_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*")
+_AFTER = re.compile(r"[\s.,;:\x01]+$")
 _UNIT = re.compile(
     r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?"
 )
@@ -115,7 +148,7 @@ _NOT_UNITS = re.compile(
 
 def _plain_unit(text: str) -> str:
     r"""Puts words after a number in `\\text{}`: `10 weeks`, `10 cm^2`."""
-    match = _UNIT.fullmatch(text)
+    match = _UNIT.fullmatch(text) if " " in text or "\\degree" in text else None
     if match is None:
         return text
     unit = match["unit"].strip()
@@ -151,14 +184,33 @@ def clean(text: str) -> str:
     if text.isalnum():
         return text
     # |A| is a determinant only where bars are drawn around it, which our grammar leaves to others.
-    if _DETERMINANT.search(text):
+    if "matrix}" in text and _DETERMINANT.search(text):
         text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
-    for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
-    text = _AROUND.sub("", _REPEATING.sub(_fraction, text)).strip()
-    if (builder := _BUILDER.fullmatch(text)) is not None:
+    text = _respelt(text)
+    if "\\" in text and "." in text:
+        text = _REPEATING.sub(_fraction, text)
+    if (sign := _BEFORE.match(text)) is not None:
+        text = text[sign.end() :]
+    if not text[-1:].isalnum():
+        text = _AFTER.sub("", text)
+    text = text.strip()
+    if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()
     return _plain_unit(" ".join(text.split()))
+
+
+def _respelt(text: str) -> str:
+    """The text after all rules that may apply to it, in their order."""
+    found = _SIGNS.intersection(_SIGN.findall(text))
+    if not found:
+        return text
+    for signs, pattern, replacement in _RULES:
+        if not signs.isdisjoint(found):
+            changed = pattern.sub(replacement, text)
+            if changed != text:
+                text = changed
+                found = _SIGNS.intersection(_SIGN.findall(text))
+    return text
 
 
 _SPACE = re.compile(r"(?<![a-zA-Z])\s+|\s+(?![a-zA-Z])")
@@ -166,4 +218,4 @@ _SPACE = re.compile(r"(?<![a-zA-Z])\s+|\s+(?![a-zA-Z])")
 
 def squeeze(text: str) -> str:
     """A cleaned text without the spaces that separate nothing."""
-    return _SPACE.sub("", text)
+    return _SPACE.sub("", text) if " " in text else text

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
+from typing import Literal, NamedTuple, Self, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier.extract import MAX_RESPONSE, WINDOW, Extraction, extract
+from mathturn_gym.verifier.extract import Extraction, extract
 from mathturn_gym.verifier.judge import MAX_ANSWER, judge, prepare
 from mathturn_gym.verifier.pool import Outcome, SymbolicPool, shared_pool
+from mathturn_gym.verifier.quick import quick_integer, quick_verdict
 from mathturn_gym.verifier.scalar import Rounding
 
 __all__ = ["Form", "Gold", "Kind", "Verifier"]
@@ -27,12 +28,10 @@ Gold: TypeAlias = str | Sequence[str]
 
 _REMEMBERED = 16_384
 _MAX_REMEMBERED = 400
-_MAX_DIGITS = 17
-_RIGHT = Status.RIGHT
+_SOMETHING = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z0-9]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(NamedTuple):
     """What is known of an (accepted answers, answer) pair; `open` are the golds that only symbolic work can decide."""
 
     status: Status
@@ -128,8 +127,11 @@ class Verifier:
             VerifierError: the symbolic workers do not start.
         """
         start = time.perf_counter()
-        verdict: Verdict | None
-        verdict, left = self._begin(response, gold, kind, start)
+        if kind == "response" and self._exact:
+            verdict = quick_integer(response, gold, start)
+            if verdict is not None:
+                return verdict
+        verdict, left = self._begin_slowly(response, gold, kind, start)
         if verdict is None:
             assert left is not None
             found, case = left
@@ -185,12 +187,17 @@ class Verifier:
         self, response: str, gold: Gold, kind: Kind, start: float
     ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
         """A verdict, or what is left for the symbolic workers."""
-        if type(gold) is tuple and len(gold) == 1 and type(gold[0]) is str:
-            gold = gold[0]
-        if kind == "response" and self._exact and type(gold) is str and gold.isdigit() and isinstance(response, str):
-            verdict = _quick_integer(response, gold, start)
+        if kind == "response" and self._exact:
+            verdict = quick_integer(response, gold, start)
             if verdict is not None:
                 return verdict, None
+        return self._begin_slowly(response, gold, kind, start)
+
+    def _begin_slowly(
+        self, response: str, gold: Gold, kind: Kind, start: float
+    ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
+        if type(gold) is tuple and len(gold) == 1 and type(gold[0]) is str:
+            gold = gold[0]
         accepted, found = self._read(response, gold, kind)
         if found is None:
             return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start), None
@@ -243,11 +250,13 @@ class Verifier:
             if equal:
                 return _Decision(Status.RIGHT, "equal", "exact", equal[0])
             return _Decision(Status.UNDECIDED, "answer too long", "exact", accepted[-1])
-        prepared = prepare(answer)
         decision = _Decision(Status.UNDECIDED, "", "", accepted[-1])
         left: list[str] = []
         for gold in accepted:
-            finding = judge(prepare(gold), prepared, evaluated=self.form == "evaluated", rounding=self.rounding)
+            if answer == gold and _SOMETHING.search(answer):
+                # Nothing needs to be read to see that a text is itself.
+                return _Decision(Status.RIGHT, "equal", "exact", gold)
+            finding = judge(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
             if finding.status is None:
                 left.append(gold)
             else:
@@ -340,47 +349,5 @@ def _combined(found: Sequence[tuple[str, Outcome]]) -> _Decision:
 
 
 def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
-    return Verdict(
-        decision.status,
-        decision.reason,
-        answer=found.text,
-        span=(found.start, found.end),
-        gold=decision.gold,
-        tier=decision.tier,
-        seconds=seconds,
-    )
-
-
-def _quick_integer(response: str, gold: str, start: float) -> Verdict | None:
-    """The verdict where the last box (or `####`) holds a plain integer, and the gold is one: what the judges would say.
-
-    None wherever `extract` might find something else, or commas might make a list. Most answers that a training run
-    verifies are of this kind, so that every function call counts here.
-    """
-    command = response.rfind("\\boxed")
-    if command >= 0:
-        begin = command + 7
-        end = response.find("}", begin)
-        # A box shortly before may belong to the same answer.
-        if end < 0 or response[begin - 1] != "{" or "}" in response[max(0, command - WINDOW) : command]:
-            return None
-    else:
-        begin = response.rfind("####") + 4
-        begin += response.startswith(" ", begin)
-        end = len(response)
-        if begin < 4:
-            return None
-    answer = response[begin:end]
-    digits = answer if answer.isdigit() else answer.replace(",", "")
-    if not digits.isdigit() or len(digits) > _MAX_DIGITS or len(gold) > _MAX_DIGITS or not gold.isascii():
-        return None
-    if "think>" in response or "\\fbox" in response or not answer.isascii() or len(response) > MAX_RESPONSE:
-        return None
-    place = begin, end
-    if answer == gold:
-        return Verdict(_RIGHT, "equal", 1.0, answer, place, gold, "exact", time.perf_counter() - start)
-    if digits is not answer and answer != f"{int(gold):,}":
-        return None
-    if int(digits) == int(gold):
-        return Verdict(_RIGHT, "equal", 1.0, answer, place, gold, "rational", time.perf_counter() - start)
-    return Verdict(Status.WRONG, "different", 0.0, answer, place, gold, "rational", time.perf_counter() - start)
+    status, reason, tier, gold, _ = decision
+    return quick_verdict(status, reason, found.text, (found.start, found.end), gold, tier, seconds)

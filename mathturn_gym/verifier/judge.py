@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from mathturn_gym.types import Status
 from mathturn_gym.verifier.clean import clean, squeeze
@@ -33,8 +33,7 @@ MAX_ANSWER = 2_000
 """Characters of an answer that is looked into; a longer one can only be equal to its gold as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """What a tier says; `status` is None where the case is passed on."""
 
     status: Status | None
@@ -42,27 +41,49 @@ class Finding:
     tier: str
 
 
-@dataclass(slots=True)
+_OPEN = Finding(None, "", "")
+# What most findings are, made once.
+_FOUND = {
+    (tier, equal): Finding(Status.RIGHT, "equal", tier) if equal else Finding(Status.WRONG, "different", tier)
+    for tier in ("exact", "rational", "text", "structure")
+    for equal in (True, False)
+}
+
+
 class Prepared:
     """An answer or a gold, in all the ways it can be read; made once per text.
 
     Args:
         source: The text as it was given.
         text: The text in one spelling.
-        squeezed: The same without spaces, for comparison.
         value: Its value where it is a literal number.
-        word: Its words in lower case where it is text.
-        choice: Its letter where it is a choice.
-        readings: Its trees; computed when first needed.
     """
 
-    source: str
-    text: str
-    squeezed: str
-    value: Fraction | None
-    word: str | None
-    choice: str | None
-    _readings: tuple[Parsed, ...] | None = field(default=None)
+    __slots__ = ("_labels", "_readings", "source", "squeezed", "text", "value")
+
+    def __init__(self, source: str, text: str, value: Fraction | None) -> None:
+        self.source = source
+        self.text = text
+        self.squeezed = squeeze(text)
+        self.value = value
+        # What a number never needs is read when it is first asked for.
+        self._labels: tuple[str | None, str | None] | None = (None, None) if value is not None else None
+        self._readings: tuple[Parsed, ...] | None = None
+
+    @property
+    def word(self) -> str | None:
+        """Its words in lower case where it is text."""
+        return self._named()[0]
+
+    @property
+    def choice(self) -> str | None:
+        """Its letter where it is a choice."""
+        return self._named()[1]
+
+    def _named(self) -> tuple[str | None, str | None]:
+        if self._labels is None:
+            self._labels = word(self.text), choice(self.text)
+        return self._labels
 
     @property
     def readings(self) -> tuple[Parsed, ...]:
@@ -74,15 +95,15 @@ class Prepared:
     @property
     def literal(self) -> bool:
         """Whether the text is a literal number, whatever its units."""
-        if self.value is not None and self.value.denominator != 1:
-            return True
-        if self.value is not None and self.text.lstrip("-").isdigit():
+        if self.value is not None and (self.value.denominator != 1 or self.text.lstrip("-").isdigit()):
             return True
         return any(is_literal(reading.node) for reading in self.readings)
 
     @property
     def asks_for_number(self) -> bool:
         """Whether the text, as a gold, is one literal number."""
+        if self.value is not None and "," not in self.text:
+            return self.literal
         return self.literal and not any(reading.node.op == "list" for reading in self.readings[:1])
 
 
@@ -109,13 +130,13 @@ def _prepare(text: str) -> Prepared:
     source = text
     digits = text[1:] if text[:1] == "-" else text
     if digits.isascii() and digits.isdigit():
-        return Prepared(source, text, text, Fraction(int(text)), None, None)
+        return Prepared(source, text, Fraction(int(text)))
     if "\\boxed" in text or "\\fbox" in text:
         found = extract(text)
         text = text if found is None else found.text
     text = clean(text)
     text = spelt_out(text) or text
-    return Prepared(source, text, squeeze(text), rational(text), word(text), choice(text))
+    return Prepared(source, text, rational(text))
 
 
 # A tree takes some 150 bytes for each character of its text: 4096 short ones and 128 of any length stay below 80 MB.
@@ -133,25 +154,25 @@ def judge(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Roundi
         rounding: What counts as the same number.
     """
     if answer.squeezed == gold.squeezed and answer.squeezed:
-        return Finding(Status.RIGHT, "equal", "exact")
+        return _FOUND["exact", True]
     if gold.value is not None and answer.value is not None:
         return _rational(gold, answer, evaluated, rounding)
     if _decimal_comma(gold, answer):
-        return Finding(Status.RIGHT, "equal", "rational")
+        return _FOUND["rational", True]
     if (finding := _text(gold, answer)) is not None:
         return finding
     if gold.asks_for_number and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
         return Finding(Status.WRONG, "names an unknown", "structure")
     found = _structure(gold, answer, rounding)
     if found is False:
-        return Finding(Status.WRONG, "different", "structure")
+        return _FOUND["structure", False]
     if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
     if evaluated and gold.asks_for_number and not answer.literal:
         return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
     if found:
-        return Finding(Status.RIGHT, "equal", "structure")
-    return Finding(None, "", "")
+        return _FOUND["structure", True]
+    return _OPEN
 
 
 def _unknowns(node: Node) -> bool:
@@ -174,8 +195,8 @@ def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Round
     if not equal and "," in gold.text + answer.text:
         # 1,234 may be a list, and 1,5 a decimal: the trees know more readings.
         found = _decimal_comma(gold, answer) or _structure(gold, answer, rounding)
-        return Finding(Status.RIGHT if found else Status.WRONG, "equal" if found else "different", "structure")
-    return Finding(Status.RIGHT, "equal", "rational") if equal else Finding(Status.WRONG, "different", "rational")
+        return _FOUND["structure", bool(found)]
+    return _FOUND["rational", equal]
 
 
 def _text(gold: Prepared, answer: Prepared) -> Finding | None:
@@ -196,7 +217,7 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
         equal = False
     else:
         return None
-    return Finding(Status.RIGHT if equal else Status.WRONG, "equal" if equal else "different", "text")
+    return _FOUND["text", equal]
 
 
 def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | None:

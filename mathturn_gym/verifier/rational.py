@@ -15,6 +15,7 @@ _NUMBER = re.compile(
     r"|\\[dtc]?frac\s*(?:\{\s*(?P<a>-?\d+)\s*\}|(?P<b>\d))\s*(?:\{\s*(?P<c>-?\d+)\s*\}|(?P<d>\d))"
     r")\s*"
 )
+_NO_DIGIT = re.compile(r"[^\d.]")
 
 
 def rational(text: str) -> Fraction | None:
@@ -23,16 +24,17 @@ def rational(text: str) -> Fraction | None:
     >>> rational("1,234.50"), rational("-\\frac{3}{4}"), rational("12+34")
     (Fraction(2469, 2), Fraction(-3, 4), None)
     """
-    if len(text) > _MAX:
-        return None
-    match = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if len(text) <= _MAX else None
     if match is None:
         return None
-    sign = -1 if match[1] in ("-", "−") else 1
-    if match["number"] is not None:
-        top = Fraction(re.sub(r"[^\d.]", "", match["number"]))
-        bottom = int(match["bottom"] or 1)
+    sign, number, below, a, b, c, d = match.groups()
+    if number is None:
+        top, bottom = int(a or b), int(c or d)
     else:
-        top = Fraction(int(match["a"] or match["b"]))
-        bottom = int(match["c"] or match["d"])
-    return sign * top / bottom if bottom else None
+        whole, _, places = (number if number.isdigit() else _NO_DIGIT.sub("", number)).partition(".")
+        top, bottom = int(whole + places), int(below or 1) * 10 ** len(places)
+    if not bottom:
+        return None
+    if sign in ("-", "−"):
+        top = -top
+    return Fraction(top) if bottom == 1 else Fraction(top, bottom)

@@ -60,6 +60,8 @@ _LABELLED = re.compile(r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*\S.*", re.DOTALL)
 
 
 def _unwrapped(text: str) -> str:
+    if "\\text" not in text:
+        return " ".join(text.split())
     return " ".join(_TEXT.sub(r" \1 ", text).split())
 
 
@@ -119,6 +121,6 @@ def spelt_out(text: str) -> str | None:
     >>> spelt_out("Twenty-one"), spelt_out("\\text{no solution}"), spelt_out("someone")
     ('21', '\\emptyset', None)
     """
-    if not text or (not text[0].isalpha() and text[0] != "\\"):
+    if not text or not (text[0].isalpha() or text.startswith("\\text")):
         return None
     return _SAME_AS.get(_unwrapped(text).lower())
