@@ -10,6 +10,7 @@ import sys
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli.compare import compare
 from mathturn_gym.cli.compare_eval import compare_eval
 from mathturn_gym.cli.demo import demo
 from mathturn_gym.cli.evaluate import evaluate
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(train)
+app.command()(compare)
 app.command("eval")(evaluate)
 app.command("compare-eval")(compare_eval)
 app.command()(play)

@@ -1,0 +1,250 @@
+"""A cell's folder, and what its run has come to.
+
+OUT/matrix.json                    every cell that belongs to the comparison
+OUT/cells/LABEL/TASK/seed-N/
+cell.json                      what was asked for
+log.txt                        what the run printed
+failed.json                    why it crashed, where it did
+run/metrics.jsonl, result.json, ...   written by the run itself
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from mathturn_gym.baselines.compare.matrix import Cell
+from mathturn_gym.errors import CheckpointError
+
+__all__ = ["DONE", "CellFolder", "Outcome", "Point", "read_json", "write_json"]
+
+DONE: Final = ("finished", "stopped_early", "diverged")
+"""What a run's result can say; every other status has no result: failed, unfinished, missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One evaluation on the validation split.
+
+    Args:
+        tokens: Environment tokens trained on before it.
+        cpu_s: CPU seconds of training before it.
+        figures: Accuracies by name, "acc@1" and on.
+    """
+
+    tokens: float
+    cpu_s: float
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a cell.
+
+    Args:
+        cell: The cell.
+        status: "finished", "stopped_early" or "diverged" (of a run that wrote its result), "failed" (the process
+            crashed), "unfinished" (interrupted; it can go on) or "missing" (never begun).
+        message: One line about a status other than "finished".
+        tokens: Environment tokens used so far.
+        cpu_s: CPU seconds used so far.
+        episodes: Episodes trained on so far.
+        test: The final policy's figures on the test split; None unless finished or stopped early.
+        curve: The evaluations on the validation split, in order.
+    """
+
+    cell: Cell
+    status: str
+    message: str = ""
+    tokens: float = 0.0
+    cpu_s: float = 0.0
+    episodes: float = 0.0
+    test: Mapping[str, float] | None = None
+    curve: Sequence[Point] = field(default=())
+
+    @property
+    def done(self) -> bool:
+        """True where the run has its result and is not run again."""
+        return self.status in DONE
+
+
+class CellFolder:
+    """The folder of one cell.
+
+    Args:
+        out: The comparison's folder.
+        cell: The cell.
+    """
+
+    def __init__(self, out: str | Path, cell: Cell) -> None:
+        self.cell = cell
+        self.path = Path(out) / "cells" / cell.key
+        self.run = self.path / "run"
+        self.log = self.path / "log.txt"
+        self._failed = self.path / "failed.json"
+
+    def prepare(self) -> None:
+        """Makes the folder, and makes sure that what is in it belongs to this very cell.
+
+        Raises:
+            CheckpointError: the folder holds a run with another budget or other settings; they are named.
+        """
+        file = self.path / "cell.json"
+        if file.exists():
+            before, now = read_json(file), self.cell.to_json()
+            differ = [name for name in now if before.get(name) != now[name]]
+            if differ:
+                was = ", ".join(f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in differ)
+                raise CheckpointError(
+                    f"{self.path} holds another run: {was}; choose another --out, or delete that folder"
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(file, self.cell.to_json())
+
+    def begin(self) -> bool:
+        """Clears away what an earlier attempt cannot go on from; True where there is a checkpoint to go on from."""
+        self._failed.unlink(missing_ok=True)
+        if any((self.run / name).exists() for name in ("checkpoint", ".checkpoint.old")):
+            return True
+        if self.run.exists():
+            shutil.rmtree(self.run)
+        return False
+
+    def fail(self, message: str) -> None:
+        """Notes why there is no result."""
+        write_json(self._failed, {"error": message})
+
+    @property
+    def has_failed(self) -> bool:
+        """True where a reason is noted already."""
+        return self._failed.exists()
+
+    def outcome(self) -> Outcome:
+        """What has become of the cell so far; a file that cannot be read makes it "failed", with the reason."""
+        try:
+            if (self.run / "result.json").exists():
+                return self._done(read_json(self.run / "result.json"))
+            curve, last = self._curve()
+            if self._failed.exists():
+                status, message = "failed", str(read_json(self._failed).get("error", ""))
+            elif last or self.run.exists():
+                status, message = "unfinished", "interrupted; run the comparison again to go on"
+            else:
+                status, message = "missing", "not run yet"
+        except CheckpointError as error:
+            return Outcome(self.cell, "failed", str(error))
+        return Outcome(self.cell, status, message, *_used(last), curve=curve)
+
+    def progress(self) -> Mapping[str, Any]:
+        """The latest line of the metrics, with the latest evaluation's figures in it; empty where there is none."""
+        try:
+            lines = (self.run / "metrics.jsonl").read_bytes().splitlines()
+        except OSError:
+            return {}
+        latest: dict[str, Any] = {}
+        for line in lines[-200:]:
+            row = _parse(line)
+            latest.update(row or {})
+        return latest
+
+    def _done(self, result: Mapping[str, Any]) -> Outcome:
+        for name in ("task", "seed"):
+            if result.get(name) != getattr(self.cell, name):
+                raise CheckpointError(
+                    f"result.json says {name} {result.get(name)!r}, the cell is {getattr(self.cell, name)!r}:"
+                    f" delete {self.path}"
+                )
+        if result.get("status") not in DONE:
+            raise CheckpointError(f"result.json has status {result.get('status')!r}, must be one of {', '.join(DONE)}")
+        test = result.get("test")
+        if test is not None:
+            test = {name: float(value) for name, value in test.items() if _is_number(value)}
+            if not _accuracies(test):
+                raise CheckpointError("result.json: test holds no acc@k")
+            if wrong := [name for name, value in _accuracies(test).items() if not 0 <= value <= 1]:
+                raise CheckpointError(f"result.json: test {wrong[0]} must be in [0, 1], got {test[wrong[0]]}")
+        elif result["status"] != "diverged":
+            raise CheckpointError(f"result.json: status {result['status']!r} without figures of the test split")
+        curve, _ = self._curve()
+        return Outcome(
+            self.cell,
+            str(result["status"]),
+            str(result.get("message") or ""),
+            *_used(result),
+            test=None if result["status"] == "diverged" else test,
+            curve=curve,
+        )
+
+    def _curve(self) -> tuple[list[Point], Mapping[str, Any]]:
+        """The evaluations, and the last line."""
+        file = self.run / "metrics.jsonl"
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        rows = [_parse(line) for line in lines]
+        if None in rows[:-1]:
+            raise CheckpointError(f"{file}, line {rows.index(None) + 1} is not JSON")
+        kept = [row for row in rows if row is not None]
+        points = []
+        for row in kept:
+            named = {name.removeprefix("validation/"): row[name] for name in row if name.startswith("validation/acc@")}
+            if named:
+                # An accuracy that is not finite is none: the policy solved nothing that could be counted.
+                figures = {name: float(v) if _is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
+                points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures))
+        return points, kept[-1] if kept else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(data).__name__}")
+    return data
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Writes beside and renames, so that a reader sees the old object or the new."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A line as a JSON object; None for one that a crash cut off."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _accuracies(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if name.startswith("acc@")}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    if not _is_number(row.get(name)):
+        raise CheckpointError(f"{name!r} must be a number in metrics and results, got {row.get(name)!r}")
+    return float(row[name])
+
+
+def _used(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Tokens, CPU seconds and episodes of a line, zeros where there is none."""
+    if not row:
+        return 0.0, 0.0, 0.0
+    return _number(row, "tokens"), _number(row, "cpu_s"), _number(row, "episodes")

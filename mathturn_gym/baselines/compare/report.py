@@ -1,0 +1,264 @@
+"""Writes what a comparison has shown: tables, pictures, raw numbers, one page.
+
+OUT/report.html      everything, in one file
+OUT/report.md        the tables
+OUT/results.csv      one line per run
+OUT/results.json     every run with its curve, and every figure of the tables
+OUT/*.png            the pictures
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, read_json, write_json
+from mathturn_gym.baselines.compare.page import Section, write_page
+from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results
+from mathturn_gym.baselines.compare.runner import read_cells
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement
+from mathturn_gym.baselines.compare.summary import (
+    aggregate_table,
+    cell_table,
+    improvement_table,
+    task_table,
+)
+from mathturn_gym.baselines.compare.tables import Table, as_markdown
+from mathturn_gym.errors import MissingDependencyError, raise_unknown_name
+
+__all__ = ["Report", "make_report"]
+
+_LOG = logging.getLogger(__name__)
+_LIBRARIES = ("mathturn-gym", "torch", "numpy", "gymnasium", "transformers", "stable-baselines3", "sb3-contrib")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A comparison's results, and the tables that were written.
+
+    Args:
+        out: The folder.
+        results: The runs and their scores.
+        tables: In the order of the page, but for the table of every run.
+        cells: The table of every run.
+    """
+
+    out: Path
+    results: Results
+    tables: Sequence[Table]
+    cells: Table
+
+
+def make_report(
+    out: str | Path,
+    *,
+    figure: str = LAST,
+    resamples: int = 10_000,
+    seed: int = 0,
+    algorithms: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+) -> Report:
+    """Writes the report of a comparison's folder, from whatever runs are there.
+
+    Args:
+        out: The folder.
+        figure: What is compared over all tasks and drawn: "acc@1" and on, or "acc@K" for as many turns as a task has.
+        resamples: Bootstrap samples of the tables' intervals.
+        seed: Decides them.
+        algorithms: Only these rows, in this order; None for all.
+        tasks: Only these tasks, in this order; None for all.
+
+    Raises:
+        CheckpointError: the folder is no comparison's.
+        InvalidValueError: no such figure, row or task.
+    """
+    folder = Path(out)
+    cells = read_cells(folder)
+    for field, chosen, known in (
+        ("algorithm", algorithms, {cell.label for cell in cells}),
+        ("task", tasks, {cell.task for cell in cells}),
+    ):
+        for name in chosen or ():
+            if name not in known:
+                raise_unknown_name(field, name, known)
+    if algorithms is not None:
+        cells = [cell for label in algorithms for cell in cells if cell.label == label]
+    if tasks is not None:
+        cells = [cell for task in tasks for cell in cells if cell.task == task]
+    results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure)
+    over_all = [aggregate_table(results, view, resamples=resamples, seed=seed) for view in VIEWS]
+    by_task = {
+        axis: [task_table(results, task, axis, resamples=resamples, seed=seed) for task in results.tasks]
+        for axis in AXES
+    }
+    better = [
+        improvement_table(results, view, resamples=2000, seed=seed) for view in VIEWS if len(results.complete(view)) > 1
+    ]
+    every = cell_table(results)
+    pictures = _pictures(results, folder, resamples, seed)
+    tables = [*over_all, *by_task["tokens"], *by_task["cpu_s"], *better]
+    command = str(read_json(folder / "matrix.json").get("command", ""))
+    _write_raw(folder, results, resamples, seed)
+    (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
+    sections = _sections(over_all, by_task, better, every, pictures)
+    write_page(
+        folder / "report.html",
+        title=f"{len(results.labels)} algorithms on {', '.join(results.tasks)}",
+        command=command,
+        counts=_counts(results.outcomes),
+        sections=sections,
+        facts=_facts(),
+    )
+    return Report(folder, results, tables, every)
+
+
+def _pictures(results: Results, folder: Path, resamples: int, seed: int) -> list[tuple[str, str]]:
+    from mathturn_gym.baselines.compare.figures import draw_all
+
+    try:
+        return draw_all(results, folder, resamples=resamples, seed=seed)
+    except MissingDependencyError as error:
+        _LOG.warning("no pictures in the report: %s", error)
+        return []
+
+
+def _sections(
+    over_all: Sequence[Table],
+    by_task: Mapping[str, Sequence[Table]],
+    better: Sequence[Table],
+    every: Table,
+    pictures: Sequence[tuple[str, str]],
+) -> list[Section]:
+    def those(*stems: str) -> list[tuple[str, str]]:
+        return [(name, caption) for name, caption in pictures if name.rsplit("-", 1)[0] in stems]
+
+    def curves(axis: str) -> list[tuple[str, str]]:
+        return [(name, caption) for name, caption in pictures if name == f"curves-{axis}.png"]
+
+    over = (
+        "Interquartile mean (IQM) over all runs of all tasks: the lowest and the highest quarter are left out. Brackets:"
+        " 95 % intervals of a bootstrap that draws runs again within each task. Optimality gap: how far the mean stays"
+        " below 1, lower is better. Stressed: the best value of a column, whatever the intervals say."
+    )
+    profiles = "A profile shows which share of an algorithm's runs, over all tasks, scores above each level."
+    return [
+        ("All tasks", over, over_all, those("aggregates")),
+        (
+            "At equal tokens",
+            "Environment tokens are the ids that a policy sampled in training.",
+            by_task["tokens"],
+            curves("tokens"),
+        ),
+        (
+            "At equal CPU seconds",
+            "CPU seconds of training, evaluations not counted.",
+            by_task["cpu_s"],
+            curves("cpu_s"),
+        ),
+        ("Performance profiles", profiles, [], those("profiles")),
+        ("Probability of improvement", "", better, those("improvement")),
+        ("Every run", "", [every], []),
+    ]
+
+
+def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> None:
+    """The numbers behind the tables, for whoever wants to compute something else."""
+    turns = max(results.turns(task) for task in results.tasks)
+    names = [f"acc@{k}" for k in range(1, turns + 1)]
+    with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_cpu_s"]
+        views = [f"{view}/{name}" for view in VIEWS for name in names]
+        writer.writerow([*head, "episodes", "tokens", "cpu_s", *views, "message"])
+        for one in results.outcomes:
+            cell = one.cell
+            own = names[: results.turns(cell.task)]
+            found = [results.score(one, view, name) if name in own else None for view in VIEWS for name in names]
+            row = [cell.label, cell.algorithm, cell.task, cell.seed, one.status, cell.tokens, cell.cpu_seconds]
+            writer.writerow([*row, one.episodes, one.tokens, one.cpu_s, *found, " ".join(one.message.split())])
+    write_json(
+        folder / "results.json",
+        {
+            "figure": results.figure,
+            "cells": [_cell_json(one) for one in results.outcomes],
+            "limits": {task: {axis: _limit_json(results, task, axis) for axis in AXES} for task in results.tasks},
+            "tasks": {task: _task_json(results, task, resamples, seed) for task in results.tasks},
+            "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in VIEWS},
+            "improvement": {view: _improvement_json(results, view, seed) for view in VIEWS},
+            "versions": _facts(),
+        },
+    )
+
+
+def _cell_json(one: Outcome) -> dict[str, Any]:
+    return {
+        **one.cell.to_json(),
+        "status": one.status,
+        "message": one.message,
+        "episodes": one.episodes,
+        "used_tokens": one.tokens,
+        "used_cpu_s": one.cpu_s,
+        "test": None if one.test is None else dict(one.test),
+        "curve": [{"tokens": p.tokens, "cpu_s": p.cpu_s, **p.figures} for p in one.curve],
+    }
+
+
+def _limit_json(results: Results, task: str, axis: str) -> dict[str, Any] | None:
+    limit = results.limit(task, axis)
+    if limit is None:
+        return None
+    return {"value": limit.value, "set_by": limit.outcome.cell.label, "seed": limit.outcome.cell.seed}
+
+
+def _task_json(results: Results, task: str, resamples: int, seed: int) -> dict[str, Any]:
+    """By view, row and figure: the scores of the runs, and their IQM with its interval."""
+    found: dict[str, Any] = {}
+    for view in VIEWS:
+        for label in results.labels:
+            for k in range(1, results.turns(task) + 1):
+                scores = results.scores(label, view, task, f"acc@{k}")
+                if scores.size:
+                    iqm = aggregate([scores], "IQM", resamples=resamples, seed=seed).to_dict()
+                    entry = {"scores": scores.tolist(), "mean": float(scores.mean()), "IQM": iqm}
+                    found.setdefault(view, {}).setdefault(label, {})[f"acc@{k}"] = entry
+    return found
+
+
+def _aggregates_json(results: Results, view: str, resamples: int, seed: int) -> dict[str, Any]:
+    return {
+        label: {
+            name: aggregate(
+                [results.scores(label, view, task) for task in results.tasks], name, resamples=resamples, seed=seed
+            ).to_dict()
+            for name in AGGREGATES
+        }
+        for label in results.complete(view)
+    }
+
+
+def _improvement_json(results: Results, view: str, seed: int) -> list[dict[str, Any]]:
+    scores = {label: [results.scores(label, view, task) for task in results.tasks] for label in results.complete(view)}
+    pairs = [(x, y) for x in scores for y in scores if x != y]
+    return [{"x": x, "y": y, **improvement(scores[x], scores[y], seed=seed).to_dict()} for x, y in pairs]
+
+
+def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    statuses = [one.status for one in outcomes]
+    return {status: statuses.count(status) for status in dict.fromkeys(sorted(statuses))}
+
+
+def _facts() -> dict[str, str]:
+    """Versions and machine."""
+    installed = {}
+    for name in _LIBRARIES:
+        try:
+            installed[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            installed[name] = "not installed"
+    return {**installed, "Python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}

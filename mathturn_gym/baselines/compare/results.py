@@ -1,0 +1,156 @@
+"""What the runs of a comparison have scored, at equal tokens, at equal CPU seconds, and at their end.
+
+Three *views* of the same runs:
+
+    tokens   accuracy on the validation split at the environment tokens that every finished run of the task has used
+    cpu_s    the same at the CPU seconds of training that every finished run of the task has used
+    test     accuracy of the final policy on the test split
+
+Between two evaluations a run's accuracy is interpolated linearly: runs are evaluated every so many iterations, whose
+lengths differ by algorithm, and whoever is evaluated more often must not win by that. After its last evaluation a run
+keeps that accuracy. A run that diverged (its loss or weights were no longer finite) counts as 0 from there on, and on
+the test split: there is no policy left to use. A run that failed, was interrupted or is missing has no score; every
+table says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from mathturn_gym.baselines.compare.cells import Outcome, Point
+from mathturn_gym.errors import InvalidValueError
+
+__all__ = ["AXES", "LAST", "VIEWS", "Limit", "Results", "value_at"]
+
+AXES: Final = ("tokens", "cpu_s")
+VIEWS: Final = (*AXES, "test")
+LAST: Final = "acc@K"
+"""Solved within all the turns that the task gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where runs are compared.
+
+    Args:
+        value: Tokens or CPU seconds.
+        outcome: The run that sets it: the one that used least.
+    """
+
+    value: float
+    outcome: Outcome
+
+
+class Results:
+    """The outcomes of a comparison, by algorithm and task.
+
+    Args:
+        outcomes: Of every cell.
+        figure: What is compared: "acc@1" and on, or "acc@K" for as many turns as the task has.
+
+    Raises:
+        InvalidValueError: no outcome, or no such figure.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome], figure: str = LAST) -> None:
+        if not outcomes:
+            raise InvalidValueError("there is no cell to report on")
+        number = figure.removeprefix("acc@")
+        if figure != LAST and (number == figure or not number.isdecimal() or int(number) < 1):
+            raise InvalidValueError(f"figure must be acc@1, acc@2, ... or {LAST}, got {figure!r}")
+        self.outcomes = tuple(outcomes)
+        self.figure = figure
+        self.labels = tuple(dict.fromkeys(one.cell.label for one in outcomes))
+        self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
+        self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in AXES}
+
+    def of(self, label: str | None, task: str) -> list[Outcome]:
+        """The outcomes of a row on a task (of every row for None), by seed."""
+        found = [one for one in self.outcomes if one.cell.task == task and label in (None, one.cell.label)]
+        return sorted(found, key=lambda one: one.cell.seed)
+
+    def turns(self, task: str) -> int:
+        """The most turns that any run of the task was evaluated on; 1 where nothing is known."""
+        names = [name for one in self.of(None, task) for name in _figures_of(one)]
+        return max((int(name.removeprefix("acc@")) for name in names), default=1)
+
+    def limit(self, task: str, axis: str) -> Limit | None:
+        """The budget that is common to all finished runs of a task; None where no run has finished."""
+        return self._limits[task, axis]
+
+    def score(self, outcome: Outcome, view: str, figure: str | None = None) -> float | None:
+        """A run's accuracy in a view; None where it has none.
+
+        Args:
+            outcome: The run.
+            view: One of `VIEWS`.
+            figure: Another than the comparison's.
+        """
+        if not outcome.done:
+            return None
+        wanted = self.figure if figure is None else figure
+        turn = self.turns(outcome.cell.task) if wanted == LAST else int(wanted.removeprefix("acc@"))
+        if view == "test":
+            return 0.0 if outcome.test is None else _at_turn(outcome.test, turn)
+        limit = self.limit(outcome.cell.task, view)
+        return None if limit is None else value_at(outcome, view, limit.value, turn)
+
+    def scores(self, label: str, view: str, task: str, figure: str | None = None) -> npt.NDArray[np.float64]:
+        """The scores of a row on a task, one per run that has one, float64 (N,)."""
+        found = [self.score(one, view, figure) for one in self.of(label, task)]
+        return np.array([score for score in found if score is not None], dtype=np.float64)
+
+    def complete(self, view: str) -> list[str]:
+        """The rows that have a score on every task: those that can be compared over all tasks."""
+        return [label for label in self.labels if all(self.scores(label, view, task).size for task in self.tasks)]
+
+    def _limit(self, task: str, axis: str) -> Limit | None:
+        done = [one for one in self.of(None, task) if one.status == "finished"]
+        done = done or [one for one in self.of(None, task) if one.status == "stopped_early"]
+        least = min(done, key=_used(axis), default=None)
+        return None if least is None else Limit(_used(axis)(least), least)
+
+
+def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
+    """A run's accuracy on the validation split after so many tokens or CPU seconds.
+
+    Args:
+        outcome: The run.
+        axis: One of `AXES`.
+        at: Where.
+        turn: Solved within so many turns; a run with fewer turns gives its last.
+
+    Returns:
+        The accuracy, interpolated linearly between evaluations; 0 from where the run diverged on; None without an
+        evaluation.
+    """
+    if outcome.status == "diverged" and at >= _used(axis)(outcome):
+        return 0.0
+    if not outcome.curve:
+        return None
+    where = [_used(axis)(point) for point in outcome.curve]
+    values = [_at_turn(point.figures, turn) for point in outcome.curve]
+    if None in values or any(late < early for early, late in pairwise(where)):
+        return None
+    return float(np.interp(at, where, np.array(values, dtype=np.float64)))
+
+
+def _used(axis: str) -> Callable[[Outcome | Point], float]:
+    return lambda one: one.tokens if axis == "tokens" else one.cpu_s
+
+
+def _figures_of(outcome: Outcome) -> list[str]:
+    names = [name for point in outcome.curve for name in point.figures] + list(outcome.test or ())
+    return [name for name in names if name.startswith("acc@") and name.removeprefix("acc@").isdecimal()]
+
+
+def _at_turn(figures: Mapping[str, float], turn: int) -> float | None:
+    """Solved within `turn` turns; a policy that was given fewer has solved by then what it solved within its last."""
+    found = (figures.get(f"acc@{k}") for k in range(turn, 0, -1))
+    return next((value for value in found if value is not None), None)

@@ -1,0 +1,267 @@
+"""The tables of a comparison, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from mathturn_gym.baselines.compare.cells import Outcome
+from mathturn_gym.baselines.compare.results import LAST, Results
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement
+from mathturn_gym.baselines.compare.tables import Table
+from mathturn_gym.metrics import Estimate
+
+__all__ = ["VIEW_NAMES", "aggregate_table", "cell_table", "improvement_table", "remarks", "task_table"]
+
+VIEW_NAMES: Final = {
+    "tokens": "at equal tokens (validation split)",
+    "cpu_s": "at equal CPU seconds (validation split)",
+    "test": "final policies (test split)",
+}
+_USED_UP: Final = 0.98
+"""A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
+
+
+def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: int) -> Table:
+    """A task's rows at the budget that all of its finished runs have used.
+
+    Args:
+        results: Of the comparison.
+        task: The task.
+        axis: "tokens" or "cpu_s".
+        resamples: Bootstrap samples of the intervals.
+        seed: Decides them.
+    """
+    limit = results.limit(task, axis)
+    turns = results.turns(task)
+    names = [f"acc@{k}" for k in dict.fromkeys((1, turns))]
+    unit = "tokens" if axis == "tokens" else "CPU seconds"
+    if limit is None:
+        title, lead = f"{task} at equal {unit}", "No run has finished: there is no budget that all have used."
+    else:
+        title = f"{task} at {_amount(limit.value, axis)} {unit}"
+        lead = (
+            f"Validation: at the {unit} that every finished run has used (least: {limit.outcome.cell.label}, seed"
+            f" {limit.outcome.cell.seed}). Test: the final policy. IQM over seeds with its 95 % interval."
+        )
+    columns = ["algorithm", "runs", *(f"validation {name}" for name in names), *(f"test {name}" for name in names)]
+    table = Table(title, [*columns, "tokens used", "CPU s used", "ended by"], lead)
+    values = []
+    for label in results.labels:
+        outcomes = results.of(label, task)
+        cells = [(view, name) for view in (axis, "test") for name in names]
+        found = [_estimate(results.scores(label, view, task, name), resamples, seed) for view, name in cells]
+        done = [one for one in outcomes if one.done]
+        marks = table.marks(remarks(results, label, task))
+        used = [_spread([one.tokens for one in done], "tokens"), _spread([one.cpu_s for one in done], "cpu_s")]
+        runs = f"{len(done)}/{len(_seeds(results, task))}"
+        table.rows.append([label + marks, runs, *(_shown(one) for one in found), *used, _endings(done)])
+        values.append([None if one is None else one.value for one in found])
+    _stress_best(table, values, offset=2)
+    return table
+
+
+def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
+    """IQM, median, mean and optimality gap over all tasks, with stratified bootstrap intervals.
+
+    Args:
+        results: Of the comparison.
+        view: One of `results.VIEWS`.
+        resamples: Bootstrap samples.
+        seed: Decides them.
+    """
+    kind = "solved within all turns" if results.figure == LAST else results.figure
+    lead = f"{kind}, over {len(results.tasks)} task{'s' * (len(results.tasks) > 1)}: {', '.join(results.tasks)}."
+    table = Table(f"All tasks, {VIEW_NAMES[view]}", ["algorithm", "runs", *AGGREGATES], lead)
+    complete, values = results.complete(view), []
+    for label in results.labels:
+        scores = {task: results.scores(label, view, task) for task in results.tasks}
+        count, wanted = sum(len(s) for s in scores.values()), sum(len(_seeds(results, t)) for t in results.tasks)
+        row: list[Estimate | None] = [None] * len(AGGREGATES)
+        if label in complete:
+            row = [aggregate(list(scores.values()), name, resamples=resamples, seed=seed) for name in AGGREGATES]
+        table.rows.append([label, f"{count}/{wanted}", *map(_shown, row)])
+        table.rows[-1][0] += table.marks(_aggregate_remarks(results, label, view))
+        values.append([None if one is None else one.value for one in row])
+    gap = list(AGGREGATES).index("optimality gap")
+    _stress_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
+    return table
+
+
+def improvement_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
+    """The probability that a run of the row's algorithm beats one of the column's on the same task.
+
+    Args:
+        results: Of the comparison.
+        view: One of `results.VIEWS`.
+        resamples: Bootstrap samples.
+        seed: Decides them.
+    """
+    labels = results.complete(view)
+    lead = "P(row > column), ties one half, averaged over tasks; stressed where the 95 % interval leaves out 0.5."
+    table = Table(f"Probability of improvement, {VIEW_NAMES[view]}", ["", *labels], lead)
+    for r, x in enumerate(labels):
+        row = [x]
+        for c, y in enumerate(labels):
+            if x == y:
+                row.append("")
+                continue
+            scores = ([results.scores(one, view, task) for task in results.tasks] for one in (x, y))
+            found = improvement(*scores, resamples=resamples, seed=seed)
+            row.append(_shown(found))
+            if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
+                table.best.add((r, c + 1))
+        table.rows.append(row)
+    return table
+
+
+def cell_table(results: Results) -> Table:
+    """Every run, with what has become of it."""
+    columns = ["run", "status", "tokens", "CPU s", "validation, last", "test acc@1", "test acc@K", "message"]
+    table = Table("Every run", columns)
+    for one in results.outcomes:
+        last = one.curve[-1].figures if one.curve else {}
+        turns = results.turns(one.cell.task)
+        at_k = results.score(one, "test", LAST) if one.test else None
+        table.rows.append(
+            [
+                str(one.cell),
+                one.status,
+                _amount(one.tokens, "tokens"),
+                _amount(one.cpu_s, "cpu_s"),
+                " ".join(_three(last[name]) for name in (f"acc@{k}" for k in range(1, turns + 1)) if name in last),
+                "" if one.test is None else _three(one.test.get("acc@1")),
+                _three(at_k) if at_k is not None else "",
+                _short(one.message),
+            ]
+        )
+    return table
+
+
+def remarks(results: Results, label: str, task: str) -> list[str]:
+    """Whatever is not plain about a row on a task: every reason why its runs are fewer, or not like the others."""
+    outcomes = results.of(label, task)
+    total = len(_seeds(results, task))
+    found = []
+    for status, consequence in (
+        ("diverged", "counted as 0 from there on, and on the test split"),
+        ("failed", "not counted"),
+        ("unfinished", "not counted"),
+        ("stopped_early", "its last evaluation holds on"),
+    ):
+        those = [one for one in outcomes if one.status == status]
+        if those:
+            seeds = ", ".join(str(one.cell.seed) for one in those)
+            at = f" at {_amount(those[0].tokens, 'tokens')} tokens" if those[0].tokens else ""
+            why = f": {_short(those[0].message)}" if those[0].message else ""
+            found.append(
+                f"{len(those)} of {total} runs {status.replace('_', ' ')} (seed {seeds}{at}{why}): {consequence}"
+            )
+    there = {one.cell.seed for one in outcomes if one.status != "missing"}
+    if missing := sorted(_seeds(results, task) - there):
+        found.append(f"not run: seed {', '.join(map(str, missing))}")
+    found += _budget_remarks(results, label, task)
+    turns, own = results.turns(task), max((_turns(one) for one in outcomes), default=0)
+    if 0 < own < turns:
+        found.append(f"played with {own} turn{'s' * (own > 1)}: acc@{own} stands for acc@{turns}")
+    return found
+
+
+def _budget_remarks(results: Results, label: str, task: str) -> list[str]:
+    """Budgets that differ from other rows', and runs that ended before they had used theirs up."""
+    found = []
+    for name, unit in (("tokens", "tokens"), ("cpu_seconds", "CPU seconds")):
+        others = {getattr(one.cell, name) for one in results.of(None, task)}
+        own = {getattr(one.cell, name) for one in results.of(label, task)}
+        if len(others) > 1:
+            shown = ", ".join(sorted("none" if one is None else f"{one:,}" for one in own))
+            found.append(f"unequal budgets on this task: here {shown} {unit}")
+    early = [one for one in results.of(label, task) if one.status == "finished" and not _ended_by(one)]
+    if early:
+        seeds = ", ".join(str(one.cell.seed) for one in early)
+        used = f"{_amount(early[0].tokens, 'tokens')} tokens and {_amount(early[0].cpu_s, 'cpu_s')} CPU seconds"
+        found.append(f"ended before a budget was used up (seed {seeds}: after {used})")
+    return found
+
+
+def _aggregate_remarks(results: Results, label: str, view: str) -> list[str]:
+    empty = [task for task in results.tasks if not results.scores(label, view, task).size]
+    if empty:
+        return [f"no score on {', '.join(empty)}: not comparable over all tasks"]
+    short = [t for t in results.tasks if results.scores(label, view, t).size < len(_seeds(results, t))]
+    diverged = [t for t in results.tasks if any(one.status == "diverged" for one in results.of(label, t))]
+    found = []
+    if short:
+        found.append(f"fewer runs than seeds on {', '.join(short)}: see the task's table")
+    if diverged:
+        found.append(f"diverged runs on {', '.join(diverged)} count as 0")
+    return found
+
+
+def _seeds(results: Results, task: str) -> set[int]:
+    """Every seed that any row was given on the task."""
+    return {one.cell.seed for one in results.of(None, task)}
+
+
+def _turns(outcome: Outcome) -> int:
+    names = outcome.test or (outcome.curve[-1].figures if outcome.curve else {})
+    return max((int(name[4:]) for name in names if name.startswith("acc@") and name[4:].isdecimal()), default=0)
+
+
+def _ended_by(outcome: Outcome) -> str:
+    cell = outcome.cell
+    if cell.tokens is not None and outcome.tokens >= _USED_UP * cell.tokens:
+        return "tokens"
+    if cell.cpu_seconds is not None and outcome.cpu_s >= _USED_UP * cell.cpu_seconds:
+        return "CPU"
+    return ""
+
+
+def _endings(outcomes: Sequence[Outcome]) -> str:
+    """`tokens 3, CPU 2`: which budget ended how many of the runs."""
+    names = [one.status if one.status != "finished" else _ended_by(one) or "itself" for one in outcomes]
+    return ", ".join(f"{name.replace('_', ' ')} {names.count(name)}" for name in dict.fromkeys(names))
+
+
+def _estimate(scores: np.ndarray, resamples: int, seed: int) -> Estimate | None:
+    return aggregate([scores], "IQM", resamples=resamples, seed=seed) if scores.size else None
+
+
+def _stress_best(table: Table, values: Sequence[Sequence[float | None]], offset: int) -> None:
+    """Marks the largest value of each column, where there are several rows to choose from."""
+    for c in range(len(values[0]) if len(values) > 1 else 0):
+        column = [row[c] for row in values]
+        known = [value for value in column if value is not None]
+        if known:
+            table.best |= {(r, c + offset) for r, value in enumerate(column) if value == max(known)}
+
+
+def _shown(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.value is None:
+        return "–"
+    if estimate.low is None or estimate.high is None:
+        return _three(estimate.value)
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _spread(values: Sequence[float], axis: str) -> str:
+    """The only value, or the smallest and the largest."""
+    if not values:
+        return "–"
+    low, high = _amount(min(values), axis), _amount(max(values), axis)
+    return low if low == high else f"{low}–{high}"
+
+
+def _amount(value: float, axis: str) -> str:
+    return f"{value:,.0f}" if axis == "tokens" else f"{value:,.1f}"
+
+
+def _short(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= 160 else line[:157] + "..."

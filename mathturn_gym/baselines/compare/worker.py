@@ -1,0 +1,89 @@
+"""The process that runs one cell: `python -m mathturn_gym.baselines.compare.worker FOLDER PARENT_PID`.
+
+A process of its own for each run: its CPU seconds are its own, and its crash is nobody else's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from mathturn_gym.baselines.compare.cells import CellFolder, read_json
+from mathturn_gym.baselines.compare.lookup import resolve
+from mathturn_gym.baselines.compare.matrix import Cell
+
+__all__ = ["main"]
+
+_LOOK_EVERY_S: Final = 1.0
+
+
+def main(path: str, parent: int) -> int:
+    """Runs the cell whose folder this is.
+
+    Args:
+        path: The cell's folder, with its `cell.json`.
+        parent: Process id of who asked; the run stops, as by Ctrl-C, when that process is gone.
+
+    Returns:
+        Exit code: 0 with a result, 1 after an exception, 3 without a result, 130 after Ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore Ctrl-C
+    threading.Thread(target=_stop_without, args=(parent,), daemon=True).start()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    cell = Cell.from_json(read_json(Path(path) / "cell.json"))
+    folder = CellFolder(Path(path).parents[3], cell)
+    try:
+        with _locked(folder.path / ".lock"):
+            run = resolve(cell.algorithm)
+            run(
+                cell.algorithm,
+                cell.task,
+                folder.run,
+                seed=cell.seed,
+                tokens=cell.tokens,
+                cpu_seconds=cell.cpu_seconds,
+                resume=folder.begin(),
+                overwrite=False,
+                settings=dict(cell.settings),
+                on_progress=None,
+            )
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # whatever it is, it is this cell's result: a row in the table, with its message
+        traceback.print_exc()
+        folder.fail(f"{type(error).__name__}: {error}")
+        return 1
+    return 0 if (folder.run / "result.json").exists() else 3
+
+
+def _stop_without(parent: int) -> None:
+    """A killed parent must not leave its runs behind, training for nobody."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Waits until no other process runs this cell: one whose parent was killed may still be saving."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,202 @@
+"""`mathturn compare`: trains algorithms side by side, and reports with intervals which is better."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mathturn_gym.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from mathturn_gym.baselines.compare import Cell, Matrix, Report
+
+__all__ = ["compare"]
+
+
+def compare(
+    config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:my_run for one of your own."),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks, as add1,lins,guess8 (also mul2, mixed).")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Budget of each run in environment tokens: ids that its policy samples.")
+    ] = None,
+    cpu_seconds: Annotated[
+        float | None,
+        typer.Option(help="Budget of each run in CPU seconds of training; a run ends at the first of the two."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time, one thread each; 2 by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write (runs/compare); alone: go on with the comparison in it.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="FIELD=VALUE of every run's config; repeatable. Per task or algorithm: in the file."
+        ),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Run nothing: make this folder's report again.")] = None,
+    figure: Annotated[
+        str, typer.Option(help="What is ranked and drawn: acc@1, acc@2, ..., or acc@K for all turns of a task.")
+    ] = "acc@K",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs, and what they may cost.")] = False,
+) -> None:
+    r"""Train several algorithms on several tasks with several seeds, and compare them with intervals.
+
+    (`mathturn compare-eval` is something else: a paired test between two evaluations that exist already.)
+
+    Every run gets the same two budgets, environment tokens and CPU seconds, and a process of its own. The report says
+    how good each algorithm is at equal tokens, at equal CPU seconds, and at its end on the test split: interquartile
+    means with 95 % stratified bootstrap intervals, learning curves, performance profiles, probabilities of improvement.
+    Runs that failed, diverged or are missing are in it, and marked.
+
+    Ctrl-C loses nothing that is finished; the same command, or `--out DIR` alone, goes on. More algorithms, tasks or
+    seeds can be added to a folder at any time.
+
+    For example:
+
+    `mathturn compare --algorithms reinforce,grpo --tasks lins --seeds 3 --tokens 200000 --cpu-seconds 60`
+
+    `mathturn compare matrix.toml --jobs 4`
+
+    `mathturn compare --report runs/compare --figure acc@1`
+    """
+    from mathturn_gym.baselines.compare import load_matrix, make_report, open_matrix, read_cells
+
+    console = Console()
+    rows, columns = _names(algorithms), _names(tasks)
+    if report is not None:
+        _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run)
+        _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns))
+        return
+    changes = {
+        "algorithms": rows,
+        "tasks": columns,
+        "seeds": _seeds(seeds),
+        "tokens": tokens,
+        "cpu_seconds": cpu_seconds,
+        "jobs": jobs,
+        "out": None if out is None else str(out),
+        "settings": _settings(settings),
+    }
+    given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
+    going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
+    matrix = None if going_on else load_matrix(config, **changes)
+    folder = Path(matrix.out) if matrix is not None else out
+    assert folder is not None
+    if dry_run:
+        _list(
+            console, matrix.cells() if matrix is not None else read_cells(folder), folder, _jobs(matrix, folder, jobs)
+        )
+        return
+    if matrix is not None:
+        open_matrix(matrix, command=shlex.join(["mathturn", *sys.argv[1:]]))
+    if not _run(console, folder, _jobs(matrix, folder, jobs)):
+        done = _count_done(folder)
+        console.print(
+            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on: mathturn compare --out {folder}"
+            f"\nWhat there is so far: mathturn compare --report {folder}",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130)
+    _show(console, make_report(folder, figure=figure))
+
+
+def _run(console: Console, folder: Path, jobs: int) -> bool:
+    from mathturn_gym.baselines.compare import run_matrix
+    from mathturn_gym.baselines.compare.display import CompareDisplay
+    from mathturn_gym.baselines.process import interrupt_flag
+
+    logging.getLogger("mathturn_gym.baselines.process").setLevel(logging.ERROR)
+    with CompareDisplay(console) as display, interrupt_flag() as interrupted:
+        return run_matrix(folder, jobs=jobs, observer=display, interrupted=interrupted)
+
+
+def _show(console: Console, report: Report) -> None:
+    """The tables but for the longest, and where the rest is."""
+    from mathturn_gym.baselines.compare.tables import as_rich
+
+    for table in report.tables:
+        console.print(as_rich(table, console.width))
+    for one in report.results.outcomes:
+        if one.status in ("failed", "diverged"):
+            console.print(f"{one.status}: {one.cell}: {one.message}", style="red", markup=False, soft_wrap=True)
+    console.print(f"page: {report.out / 'report.html'}", markup=False, soft_wrap=True)
+    console.print(
+        f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}", markup=False, soft_wrap=True
+    )
+
+
+def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
+    """Every run, and the most CPU time that training may take."""
+    from mathturn_gym.baselines.compare import CellFolder
+    from mathturn_gym.baselines.compare.display import minutes
+
+    left = []
+    for cell in cells:
+        status = CellFolder(folder, cell).outcome().status
+        budget = [f"{cell.tokens:,} tokens"] * (cell.tokens is not None)
+        budget += [f"{cell.cpu_seconds:g} CPU s"] * (cell.cpu_seconds is not None)
+        changed = ", ".join(f"{name}={value}" for name, value in cell.settings.items())
+        texts = [str(cell), " or ".join(budget), changed, "" if status == "missing" else status]
+        console.print("  ".join(filter(None, texts)), markup=False, soft_wrap=True)
+        if status not in ("finished", "stopped_early", "diverged"):
+            left.append(cell)
+    seconds = [cell.cpu_seconds for cell in left if cell.cpu_seconds is not None]
+    console.print(f"{len(cells)} runs, {len(left)} of them to be run, {jobs} at a time, in {folder}", markup=False)
+    if len(seconds) == len(left):
+        console.print(f"training ends within {minutes(sum(seconds) / jobs)}; starting and evaluating the runs is added")
+    elif left:
+        console.print("without --cpu-seconds nobody knows how long that takes")
+
+
+def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
+    """Processes at a time: what was asked for, and no more than there are cores."""
+    from mathturn_gym.baselines.compare.cells import read_json
+    from mathturn_gym.baselines.compare.runner import cores
+    from mathturn_gym.errors import check_int
+
+    wanted = given or (matrix.jobs if matrix is not None else read_json(folder / "matrix.json").get("jobs"))
+    return min(check_int("jobs", wanted, low=1), cores())
+
+
+def _count_done(folder: Path) -> int:
+    from mathturn_gym.baselines.compare import CellFolder, read_cells
+
+    return sum(CellFolder(folder, cell).outcome().done for cell in read_cells(folder))
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _seeds(text: str | None) -> int | list[int] | None:
+    """`5` is how many, `0,1,2` (or `7,`) is which."""
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidValueError(f"--seeds must be how many (5) or which (3,7,11), got {text!r}") from error
+    return numbers if "," in text else numbers[0]
+
+
+def _settings(settings: list[str] | None) -> dict[str, Any] | None:
+    from mathturn_gym.cli.train import parse_settings
+
+    return parse_settings(settings) if settings else None
+
+
+def _refuse_with_report(*others: object) -> None:
+    if any(others):
+        raise InvalidValueError("--report runs nothing: only --figure, --algorithms and --tasks go with it")
