@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from mathturn_gym.verifier.extract import closing_brace
+
 __all__ = ["ROW", "clean", "squeeze"]
 
 ROW = "\x01"
@@ -160,6 +162,7 @@ def _plain_unit(text: str) -> str:
 
 
 _REPEATING = re.compile(r"(\d*)\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
+_MAX_BRACES = 8
 _BUILDER = re.compile(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL
 )
@@ -196,7 +199,19 @@ def clean(text: str) -> str:
     text = text.strip()
     if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = _unbraced(text)
     return _plain_unit(" ".join(text.split()))
+
+
+def _unbraced(text: str) -> str:
+    """The text without braces around all of it, which say nothing; around a list they may stand for a set."""
+    for _ in range(_MAX_BRACES):
+        inner = text[1:-1].strip()
+        if "," in inner or not inner or not text.startswith("{") or closing_brace(text, 1) != len(text) - 1:
+            break
+        text = inner
+    return text
 
 
 def _respelt(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["MAX_RESPONSE", "WINDOW", "Extraction", "extract"]
+__all__ = ["MAX_RESPONSE", "WINDOW", "Extraction", "closing_brace", "extract"]
 
 MAX_RESPONSE = 200_000
 """Characters at the end of a response that are searched."""
@@ -57,7 +57,7 @@ class Extraction:
     how: str
 
 
-def _closing(text: str, start: int) -> int:
+def closing_brace(text: str, start: int) -> int:
     """Where the brace closes that was opened just before `start`, or -1."""
     first = text.find("}", start)
     if first < 0 or not ("{" in (inner := text[start:first]) or "\\" in inner):
@@ -83,7 +83,7 @@ def _last_box(text: str, end: int) -> tuple[int, int, int] | None:
     assert match is not None
     start = match.end()
     if text[start : start + 1] == "{":
-        close = _closing(text, start + 1)
+        close = closing_brace(text, start + 1)
         if 0 <= close < end:
             return last, start + 1, close
     elif (bare := _BARE.match(text, start)) is not None:

@@ -52,6 +52,24 @@ def test_several_golds_accept_any() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "gold", "correct"),
+    [
+        ("{\\text{Evelyn}}", "\\text{Evelyn}", True),
+        ("{{ \\text{Evelyn} }}", "Evelyn", True),
+        ("\\mathbf{Evelyn}", "\\text{Evelyn}", True),
+        ("{\\text{no solution}}", "\\emptyset", True),
+        ("{\\text{Evelyn}}{x}", "\\text{Evelyn}", False),
+        ("{\\text{Carla}}", "\\text{Evelyn}", False),
+        ("{}", "0", False),
+        ("{0,5}", "0.5", False),
+    ],
+)
+def test_braces_around_an_answer_say_nothing(equivalent: Verifier, answer: str, gold: str, correct: bool) -> None:
+    assert equivalent.verify(f"\\boxed{{{answer}}}", gold).correct is correct
+    assert equivalent.verify(f"\\boxed{{{gold}}}", answer).correct is correct
+
+
+@pytest.mark.parametrize(
     "answer", ["12+34", "\\sqrt{2116}", "\\frac{92}{2}", "92 \\div 2", "46^1", "\\lfloor 46.9 \\rfloor", "50-4=46"]
 )
 def test_forms_differ_on_arithmetic_that_is_left_to_do(answer: str) -> None:
