@@ -28,6 +28,9 @@ _CPU_GRACE = 5
 # Share of its limit after which a case makes room for others that wait, and how many may be parked at a time.
 _SLICE = 0.4
 _MAX_PARKED = 32
+# No judge is forked this shortly before another one is late; how often killed ones are looked after.
+_FORK_SECONDS = 0.05
+_REAP_SECONDS = 0.05
 # One of each kind of answer: parsers and caches that are warm before the fork are warm in every judge.
 _WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
@@ -182,11 +185,14 @@ class _Child:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends the judge and waits for it."""
+        """Ends the judge, which takes milliseconds to give its memory back: see `reap`."""
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
         os.close(self.task_write)
         os.close(self.reply_read)
+
+    def reap(self, wait: bool = False) -> bool:
+        """Whether it has gone, after `kill`."""
+        return os.waitpid(self.pid, 0 if wait else os.WNOHANG)[0] == self.pid
 
 
 class Supervisor:
@@ -214,6 +220,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.selector.register(fd_in, selectors.EVENT_READ, None)
         self.children: list[_Child] = []
+        self.killed: list[_Child] = []
         for _ in range(workers + 1):
             self._spawn()
 
@@ -227,6 +234,7 @@ class Supervisor:
         self.selector.unregister(child.reply_read)
         self.children.remove(child)
         child.kill()
+        self.killed.append(child)
 
     def _reply(self, child: _Child, outcome: str) -> None:
         assert child.case is not None
@@ -267,12 +275,14 @@ class Supervisor:
                     self._remove(child)
             elif parked is not None:
                 parked.resume(now)
-        # One judge is always spare: a fork takes milliseconds, and happens while the others work.
+
+    def _keep_spares(self) -> None:
+        """Keeps a judge spare for each worker: a fork takes milliseconds, which are spent while nobody is nearly late."""
         idle = [child for child in self.children if child.case is None]
         for child in idle[self.workers + 1 :]:
             self._remove(child)
-        if not idle:
-            self._spawn()
+        while len(idle) < self.workers and ((left := self._wait()) is None or left > _FORK_SECONDS):
+            idle.append(self._spawn())
 
     def _read_requests(self) -> bool:
         """Takes in what has arrived; False at the end of the stream."""
@@ -320,7 +330,12 @@ class Supervisor:
         while True:
             self._deal()
             self._write_replies()
-            for key, _ in self.selector.select(self._wait()):
+            self._keep_spares()
+            self.killed = [child for child in self.killed if not child.reap()]
+            wait = self._wait()
+            if self.killed:
+                wait = _REAP_SECONDS if wait is None else min(wait, _REAP_SECONDS)
+            for key, _ in self.selector.select(wait):
                 if key.data is None:
                     if not self._read_requests():
                         return
@@ -332,6 +347,8 @@ class Supervisor:
         """Kills every judge."""
         for child in self.children:
             child.kill()
+        for child in self.children + self.killed:
+            child.reap(wait=True)
 
 
 def _warm() -> None:

@@ -125,6 +125,21 @@ def test_a_killed_judge_is_replaced(pool: SymbolicPool) -> None:
     assert [outcome.name for outcome in pool.judge([QUICK, ("x", "x")])] == ["equal", "equal"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_judges_that_were_killed_are_waited_for(pool: SymbolicPool) -> None:
+    assert pool.judge([QUICK])[0].name == "equal"
+    assert pool.pid is not None
+    before = children_of(pool.pid)
+    assert {outcome.name for outcome in pool.judge([ENDLESS] * 4)} == {"timeout"}
+    end = time.monotonic() + 10.0
+    while not all(alive(pid) for pid in children_of(pool.pid)):
+        assert time.monotonic() < end, "a process that has ended is still listed"
+        time.sleep(0.02)
+    # As many as it takes: one at work and one spare for each worker, and one over.
+    assert set(before) - set(children_of(pool.pid))
+    assert len(children_of(pool.pid)) <= 2 * pool.workers + 1
+
+
 def test_a_killed_supervisor_is_replaced(pool: SymbolicPool) -> None:
     before = pool.pid
     assert before is not None
