@@ -22,7 +22,7 @@ import torch
 
 from mathturn_gym.errors import PolicyError
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.kv_cache import Arena, KeyValues, PrefixStore, common_prefix, encode, truncate
+from mathturn_gym.wrappers.kv_cache import Arena, Entry, KeyValues, PrefixStore, common_prefix, encode, truncate
 from mathturn_gym.wrappers.models import ModelRunner
 from mathturn_gym.wrappers.sampling import Sampling, entropy
 
@@ -35,6 +35,9 @@ MIN_SHARED = 16
 
 PREFILL_TOKENS = 16384
 """Most ids of one prefill pass, padding included (activations, not caches, are what this bounds)."""
+
+SLACK = 256
+"""Columns that an arena has to spare at least, for the turns to come (fewer where the contexts are shorter)."""
 
 
 @dataclass(slots=True)
@@ -231,15 +234,19 @@ class DecodingLoop:
         self.store.clear()
         self._arena = Arena(self._runner.num_layers)
 
+    def _unfinished(self) -> list[Row]:
+        """Rows that run or are being admitted; one that its own prefill has ended is neither."""
+        return self._active + [row for row in self._admitted if row not in self._active and row not in self._done]
+
     def _requeue(self) -> None:
-        rows = self._active + [row for row in self._admitted if row not in self._active]
+        rows = self._unfinished()
         self.stats.restarts += len(rows)
         self._waiting.extendleft(reversed(rows))
         self._active, self._admitted = [], []
 
     def _halve(self, error: torch.OutOfMemoryError) -> None:
         """Goes on with half of the rows; the caches are gone."""
-        rows = len(self._active) + sum(row not in self._active for row in self._admitted)
+        rows = len(self._unfinished())
         if self._halved or rows <= 1:
             self.abort()
             raise PolicyError(
@@ -267,6 +274,7 @@ class DecodingLoop:
     def _plan(self, rows: Sequence[Row]) -> list[_Prefill]:
         """What each context still lacks; rows with equal contexts share one prefill."""
         plans: dict[bytes, _Prefill] = {}
+        taken: list[Entry] = []
         running = [encode(row.context) for row in self._active]
         for row in rows:
             ids = row.all_ids()
@@ -274,13 +282,20 @@ class DecodingLoop:
             if key in plans:
                 plans[key].rows.append(row)
                 continue
-            cached, held = self._cached(ids, key, running)
+            cached, held = self._cached(ids, key, running, taken)
             self.stats.reused += held
             plans[key] = _Prefill([row], ids, cached, held)
+        for entry in taken:
+            self.store.pop(entry)
         return list(plans.values())
 
-    def _cached(self, ids: Ids, key: bytes, running: Sequence[bytes]) -> tuple[KeyValues | None, int]:
-        """Keys and values of the longest prefix that a resting or running context shares; one id is always fed."""
+    def _cached(
+        self, ids: Ids, key: bytes, running: Sequence[bytes], taken: list[Entry]
+    ) -> tuple[KeyValues | None, int]:
+        """Keys and values of the longest prefix that a resting or running context shares; one id is always fed.
+
+        An entry of which all is used joins `taken`: the row, and what it leaves behind, will hold it.
+        """
         entry, held = self.store.find(ids)
         held = min(held, len(ids) - 1)
         whole = entry is not None and held == len(entry)
@@ -291,8 +306,8 @@ class DecodingLoop:
             return self._arena.take(best, held), held
         if entry is None or held == 0 or (held < MIN_SHARED and not whole):
             return None, 0
-        if whole:  # the running row, and what it leaves behind, will hold all of it
-            self.store.pop(entry)
+        if whole and entry not in taken:
+            taken.append(entry)
         return truncate(entry.kv, held), held
 
     def _prefill(self, batch: Sequence[_Prefill]) -> None:
@@ -307,7 +322,8 @@ class DecodingLoop:
         if first:
             room = min(max(row.left for row in rows), max(longest, 64))
             if not self._arena.fits(len(rows), longest + room):
-                self._arena = Arena(self._runner.num_layers, len(rows), longest + room)
+                # Contexts come back a turn longer: room for a few turns saves a new arena, and its pages, each turn.
+                self._arena = Arena(self._runner.num_layers, len(rows), longest + max(room, min(longest, SLACK)))
             arena = self._arena
         arena.open_chunk(device, new, [plan.cached for plan in batch])
         ids_BL, _ = self._runner.left_pad([plan.ids[plan.held :] for plan in batch])
@@ -383,7 +399,10 @@ class DecodingLoop:
         """Takes a row out of the running ones and keeps its keys and values."""
         row, length = self._active[place], self._arena.lengths[place]
         if self.store.budget:
-            self.store.put(row.all_ids()[:length], self._arena.take(place, length))
+            try:
+                self.store.put(row.all_ids()[:length], self._arena.take(place, length))
+            except torch.OutOfMemoryError:  # what rests only saves time
+                self.store.clear()
         self._arena.remove(place)
         self._active[place] = self._active[-1]
         self._active.pop()

@@ -217,8 +217,8 @@ class CausalLMPolicy:
             B completions, in order. A row ends with the stop id that it sampled, or is `truncated`.
 
         Raises:
-            InvalidValueError: lengths that differ; an empty context, one with ids outside the vocabulary, or one
-                longer than `max_length`. The row is named.
+            InvalidValueError: lengths that differ; a negative seed; an empty context, one with ids outside the
+                vocabulary, or one longer than `max_length`. The row is named.
             PolicyError: logits that are not finite, or memory that does not suffice for half of the rows. Every
                 request is dropped with it.
         """
@@ -227,19 +227,24 @@ class CausalLMPolicy:
         if seeds is not None and len(seeds) != len(contexts):
             raise InvalidValueError(f"seeds must have one entry per context ({len(contexts)}), got {len(seeds)}")
         budgets = [self._budget(f"[{row}]", contexts[row], max_tokens[row]) for row in range(len(contexts))]
+        checked = [None if seeds is None else _seed(f"seeds[{row}]", seeds[row]) for row in range(len(contexts))]
+        tickets: dict[int, int] = {}
+        found: dict[int, Completion] = {}
         with self._lock:
-            # Neighbours in length wait side by side, so that little of a pass is padding.
-            tickets = {}
-            for row in sorted(range(len(contexts)), key=lambda row: len(contexts[row])):
-                seed = None if seeds is None else seeds[row]
-                tickets[self._submit(f"contexts[{row}]", contexts[row], budgets[row], seed)] = row
-            found: dict[int, Completion] = {}
-            while len(found) < len(tickets):
-                for ticket, completion in self._steps():
-                    if ticket in tickets:
-                        found[tickets[ticket]] = completion
-                    else:
-                        self._unclaimed.append((ticket, completion))
+            try:
+                # Neighbours in length wait side by side, so that little of a pass is padding.
+                for row in sorted(range(len(contexts)), key=lambda row: len(contexts[row])):
+                    tickets[self._submit(f"contexts[{row}]", contexts[row], budgets[row], checked[row])] = row
+                while len(found) < len(tickets):
+                    for ticket, completion in self._steps():
+                        if ticket in tickets:
+                            found[tickets[ticket]] = completion
+                        else:
+                            self._unclaimed.append((ticket, completion))
+            except BaseException:  # an interrupt, say: nobody will fetch the others
+                for ticket in tickets:
+                    self._loop.cancel(ticket)
+                raise
             return [found[row] for row in range(len(contexts))]
 
     # ---- a stream
@@ -259,6 +264,7 @@ class CausalLMPolicy:
             InvalidValueError: as for `complete`.
         """
         budget = self._budget("", context, max_tokens)
+        seed = None if seed is None else _seed("seed", seed)
         with self._lock:
             return self._submit(f"request {self._next_ticket}", context, budget, seed)
 
@@ -279,9 +285,11 @@ class CausalLMPolicy:
             return done or self._steps(steps)
 
     def cancel(self, ticket: int) -> bool:
-        """Drops a request that has not been answered; False where there is none of that number."""
+        """Drops a request whose completion has not been fetched; False where there is none of that number."""
         with self._lock:
-            return self._loop.cancel(ticket)
+            kept = [pair for pair in self._unclaimed if pair[0] != ticket]
+            found, self._unclaimed = len(kept) < len(self._unclaimed), kept
+            return found or self._loop.cancel(ticket)
 
     def release(self, context: Ids) -> None:
         """Frees what is cached of a context that will not be continued (an episode that has ended).
@@ -412,7 +420,7 @@ class CausalLMPolicy:
         if seed is None:
             seed = int(self._rng.integers(0, 2**63 - 1))
         ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        self._loop.submit(Row(ticket, label, np.array(context, np.int64), uniforms(int(seed), budget)))
+        self._loop.submit(Row(ticket, label, np.array(context, np.int64), uniforms(seed, budget)))
         return ticket
 
     def _steps(self, steps: int | None = None) -> list[tuple[int, Completion]]:
@@ -429,3 +437,7 @@ class CausalLMPolicy:
                 steps = None if steps is None else steps - 1
                 self._run_actions()
         return [(row.ticket, row.completion(self.version, **self._outputs)) for row in done]
+
+
+def _seed(name: str, seed: object) -> int:
+    return check_int(name, seed, low=0, high=2**128 - 1)

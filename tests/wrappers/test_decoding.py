@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from mathturn_gym.errors import PolicyError
+from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.types import Completion, Ids
+from mathturn_gym.wrappers.kv_cache import Arena
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 VOCAB, STOP = 97, 3
@@ -239,7 +240,17 @@ def test_forked_episodes_continue_from_one_cache() -> None:
     found = policy.complete(forks, max_tokens=[5] * 3, seeds=range(3))
     expected = CausalLMPolicy(model, cache_bytes=0).complete(forks, max_tokens=[5] * 3, seeds=range(3))
     assert_same([found], [expected])
-    assert policy.stats.reused >= len(prompt)
+    assert policy.stats.reused == 3 * (len(prompt) + len(first) - 1)
+
+
+def test_the_buffers_of_one_turn_serve_the_next() -> None:
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+    contexts, buffers = prompts(4, low=60, high=70), set()
+    for turn in range(4):
+        found = policy.complete(contexts, max_tokens=[5] * 4, seeds=range(4))
+        contexts = [np.concatenate([c, d.ids, feedback(0, turn)]) for c, d in zip(contexts, found, strict=True)]
+        buffers.add(policy._loop._arena.cache.layers[0].keys.data_ptr())
+    assert len(buffers) == 1
 
 
 def test_released_contexts_free_their_memory() -> None:
@@ -292,6 +303,30 @@ def test_a_cancelled_request_is_never_answered() -> None:
     assert policy.cancel(tickets[1])
     assert not policy.cancel(tickets[0])
     assert [ticket for ticket, _ in policy.advance()] == [tickets[2]]
+    assert policy.advance() == []
+
+
+def test_a_completion_that_nobody_fetched_can_be_cancelled() -> None:
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+    ticket = policy.submit(prompts(1)[0], max_tokens=3, seed=0)
+    policy.complete(prompts(2), max_tokens=[9, 9], seeds=[1, 2])
+    assert policy.cancel(ticket)
+    assert policy.advance() == []
+
+
+def test_an_interrupted_batch_leaves_no_requests_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+
+    def interrupt(steps: int | None = None) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policy, "_steps", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            policy.complete(prompts(3), max_tokens=[4] * 3, seeds=range(3))
+    assert policy.advance() == []
+    with pytest.raises(InvalidValueError, match=r"seeds\[1\].*-7"):
+        policy.complete(prompts(3), max_tokens=[4] * 3, seeds=[0, -7, 1])
     assert policy.advance() == []
 
 
@@ -350,6 +385,31 @@ def test_out_of_memory_in_the_middle_of_a_completion_loses_nothing() -> None:
     policy.model.forward = once
     assert_same([policy.complete(starts, max_tokens=[8] * 6, seeds=range(6))], [expected])
     assert policy.max_batch_size == 3
+
+
+def test_what_ended_before_memory_ran_out_has_ended() -> None:
+    """The long contexts' pass comes first and ends them; the pass of the short ones is too large."""
+    starts = prompts(2, low=200, high=201) + prompts(5, low=8, high=9)
+    budgets = [1, 1, 6, 6, 6, 6, 6]
+    expected = CausalLMPolicy(make(llama), stop_ids=[]).complete(starts, max_tokens=budgets, seeds=range(7))
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+    out_of_memory_above(policy.model, 4)
+    assert_same([policy.complete(starts, max_tokens=budgets, seeds=range(7))], [expected])
+    assert policy.max_batch_size == 3
+
+
+def test_no_memory_to_keep_a_context_costs_its_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = prompts(3)
+    expected = CausalLMPolicy(make(llama)).complete(starts, max_tokens=[4] * 3, seeds=range(3))
+
+    def fail(arena: Arena, row: int, length: int) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Arena, "take", fail)
+    policy = CausalLMPolicy(make(llama))
+    assert_same([policy.complete(starts, max_tokens=[4] * 3, seeds=range(3))], [expected])
+    assert policy.cached_bytes == 0
+    assert policy.max_batch_size is None
 
 
 def test_memory_that_does_not_suffice_for_half_is_an_error_and_the_policy_survives_it() -> None:
