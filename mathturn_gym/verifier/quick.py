@@ -56,9 +56,11 @@ def quick_integer(response: object, gold: object, start: float) -> Verdict | Non
         gold: What `Verifier.verify` was given.
         start: `time.perf_counter()` when it began.
     """
-    if type(gold) is tuple and len(gold) == 1:
+    if type(gold) is not str:
+        if type(gold) is not tuple or len(gold) != 1 or type(gold[0]) is not str:
+            return None
         gold = gold[0]
-    if type(gold) is not str or type(response) is not str or not gold.isdigit():
+    if type(response) is not str or not gold.isdigit():
         return None
     command = response.rfind("\\boxed")
     if command >= 0:
@@ -76,13 +78,15 @@ def quick_integer(response: object, gold: object, start: float) -> Verdict | Non
         begin += response.startswith(" ", begin)
         end = len(response)
     # A thought may hide the box from the reader; a long response is only searched at its end.
-    if "think>" in response or len(response) > MAX_RESPONSE or len(gold) > _MAX_DIGITS or not gold.isascii():
+    if "think>" in response or len(response) > MAX_RESPONSE:
         return None
     answer = response[begin:end]
     if answer == gold:
         return quick_verdict(_RIGHT, "equal", answer, (begin, end), gold, "exact", perf_counter() - start)
     digits = answer if answer.isdigit() else answer.replace(",", "")
-    if not digits.isdigit() or not digits.isascii() or len(digits) > _MAX_DIGITS:
+    if not digits.isdigit() or len(digits) > _MAX_DIGITS or len(gold) > _MAX_DIGITS:
+        return None
+    if not digits.isascii() or not gold.isascii():
         return None
     if digits is not answer and answer != f"{int(gold):,}":
         return None
