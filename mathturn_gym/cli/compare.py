@@ -145,8 +145,8 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     left = []
     for cell in cells:
         status = CellFolder(folder, cell).outcome().status
-        budget = [f"{cell.tokens:,} tokens"] * (cell.tokens is not None)
-        budget += [f"{cell.cpu_seconds:g} CPU s"] * (cell.cpu_seconds is not None)
+        budget = [] if cell.tokens is None else [f"{cell.tokens:,} tokens"]
+        budget += [] if cell.cpu_seconds is None else [f"{cell.cpu_seconds:g} CPU s"]
         changed = ", ".join(f"{name}={value}" for name, value in cell.settings.items())
         texts = [str(cell), " or ".join(budget), changed, "" if status == "missing" else status]
         console.print("  ".join(filter(None, texts)), markup=False, soft_wrap=True)
@@ -185,10 +185,10 @@ def _seeds(text: str | None) -> int | list[int] | None:
     if text is None:
         return None
     try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
+        which = [int(part) for part in text.split(",") if part.strip()]
+        return which if "," in text else int(text)
     except ValueError as error:
         raise InvalidValueError(f"--seeds must be how many (5) or which (3,7,11), got {text!r}") from error
-    return numbers if "," in text else numbers[0]
 
 
 def _settings(settings: list[str] | None) -> dict[str, Any] | None:

@@ -70,11 +70,13 @@ def _curves(results: Results, axis: str, kind: str, path: Path) -> None:
     rows = math.ceil(len(results.tasks) / columns)
     figure, save = _canvas(5.2 * columns, 3.7 * rows + 0.5)
     for i, task in enumerate(results.tasks):
-        axes = figure.add_subplot(rows, columns, i + 1, ylim=(-0.02, 1.02), title=task, xlabel=_AXIS_NAMES[axis])
+        axes = figure.add_subplot(rows, columns, i + 1, title=task, xlabel=_AXIS_NAMES[axis])
         axes.set_ylabel(kind if i % columns == 0 else "")
         axes.grid(alpha=0.25)
         for label in results.labels:
             _curve(axes, results, label, task, axis)
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(-0.02, low), min(1.02, high))
         limit = results.limit(task, axis)
         if limit is not None:
             axes.axvline(limit.value, color="0.4", linewidth=0.9, linestyle=(0, (2, 3)))
@@ -118,6 +120,7 @@ def _aggregates(
     figure, save = _canvas(12.5, 0.42 * len(labels) + 1.3)
     for i, name in enumerate(AGGREGATES):
         axes = figure.add_subplot(1, len(AGGREGATES), i + 1, title=name)
+        axes.use_sticky_edges = False  # bars keep a distance from the frame
         for row, (label, own) in enumerate(zip(labels, scores, strict=True)):
             found = aggregate(own, name, resamples=resamples, seed=seed)
             color = _style(labels, label)["color"]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mathturn_gym.baselines.compare import Cell, Matrix, load_matrix
+from mathturn_gym.baselines.compare import matrix as module
+from mathturn_gym.errors import InvalidValueError
+
+
+def example() -> str:
+    """The file that the module's docstring explains."""
+    assert module.__doc__ is not None
+    return textwrap.dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "matrix.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_documented_file_is_read(tmp_path: Path) -> None:
+    matrix = load_matrix(write(tmp_path, example()))
+    cells = {cell.key: cell for cell in matrix.cells()}
+    assert len(cells) == 3 * 2 * 5
+    assert matrix.jobs == 2
+    one = cells["one_turn/lins/seed-0"]
+    assert (one.algorithm, one.tokens, one.cpu_seconds) == ("reinforce", 300_000, 120.0)
+    assert one.settings == {"eval_every": 10, "num_turns": 1}, "the algorithm's table wins over the task's"
+    assert cells["grpo/lins/seed-4"].settings == {"eval_every": 10, "num_turns": 3, "group_size": 8}
+    assert cells["grpo/add1/seed-4"].settings == {"eval_every": 10}
+    assert cells["grpo/add1/seed-4"].tokens == 200_000
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, example())
+    matrix = load_matrix(path, seeds=[7], tokens=None, cpu_seconds=5.0, settings={"discount": 1.0})
+    assert {cell.seed for cell in matrix.cells()} == {7}
+    assert matrix.settings == {"eval_every": 10, "discount": 1.0}
+    assert matrix.tokens == 200_000
+    assert matrix.cpu_seconds == 5.0
+
+
+def test_after_each_seed_there_is_something_of_everything() -> None:
+    cells = Matrix(algorithms=["a", "b"], tasks=["s", "t"], seeds=2, tokens=1).cells()
+    assert {(cell.label, cell.task) for cell in cells[:4]} == {("a", "s"), ("b", "s"), ("a", "t"), ("b", "t")}
+    assert {cell.seed for cell in cells[:4]} == {0}
+
+
+def test_cells_come_back_from_json() -> None:
+    for cell in Matrix(algorithms=["m:f"], tasks=["t"], seeds=1, tokens=5, settings={"a": [1, 2.5]}).cells():
+        assert Cell.from_json(cell.to_json()) == cell
+    data = cell.to_json()
+    for change, message in (
+        ({"sed": 1}, "unknown cell field 'sed': did you mean 'seed'"),
+        ({"seed": -1}, "cell seed must be an integer >= 0"),
+        ({"task": 3}, "cell task must be a non-empty text"),
+        ({"settings": 3}, "cell settings must be a table"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            Cell.from_json({**data, **change})
+    with pytest.raises(InvalidValueError, match="lacks label"):
+        Cell.from_json({k: v for k, v in data.items() if k != "label"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("algoritms = ['a']", "unknown key 'algoritms': did you mean 'algorithms'"),
+        ("algorithms = ['a']\ntokens = 5", "tasks must be given: in the configuration file, or as --tasks"),
+        ("algorithms = 'a'\ntasks = ['t']\ntokens = 5", "algorithms must be a list of at least one name, got 'a'"),
+        ("algorithms = []\ntasks = ['t']\ntokens = 5", "algorithms must be a list"),
+        ("algorithms = ['a', 'a']\ntasks = ['t']\ntokens = 5", "algorithms must differ, got a more than once"),
+        ("algorithms = ['a:b', 'a-b']\ntasks = ['t']\ntokens = 5", "differ in more than punctuation"),
+        ("algorithms = ['a', 3]\ntasks = ['t']\ntokens = 5", "algorithms must be a non-empty text, got 3"),
+        ("algorithms = ['a']\ntasks = ['t']", "tokens or cpu_seconds must be given"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 0", "tokens must be an integer >= 1, got 0"),
+        ("algorithms = ['a']\ntasks = ['t']\ncpu_seconds = 0", "cpu_seconds must be above 0"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\njobs = 0", "jobs must be an integer >= 1"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nseeds = [1, 1]", "seeds must differ"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nseeds = []", "seeds must be how many"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nseeds = true", "seeds must be how many"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nseeds = [-1]", "seeds must be an integer >= 0"),
+        ("algorithms = ['a']\ntasks = ['lins']\ntokens = 5\n[task.lin]", r"unknown \[task\] table 'lin': did you mean"),
+        (
+            "algorithms = ['a']\ntasks = ['t']\ntokens = 5\n[task.t]\ntoken = 5",
+            "unknown key of .task.t. 'token': did you",
+        ),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\n[task.t]\ntokens = 'x'", "task.t.tokens must be an integer"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\ntask = 3", "task must be a table of tables"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\n[algorithm]\na = 3", "algorithm.a must be a table"),
+        (
+            "algorithms = ['a']\ntasks = ['t']\ntokens = 5\n[algorithm.a]\nrun = 3",
+            "algorithm.a.run must be a non-empty",
+        ),
+        (
+            "algorithms = ['a']\ntasks = ['t']\ntokens = 5\n[algorithm.a.task.u]",
+            r"unknown \[algorithm.a.task\] table 'u'",
+        ),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nsettings = 3", "settings must be a table of FIELD = VALUE"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nsettings = {x = 1979-05-27}", "plain numbers, texts"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nsettings = {x = nan}", "plain numbers, texts"),
+        ("algorithms = [", "is no TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        load_matrix(write(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"config '.*none.toml' cannot be read"):
+        load_matrix(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidValueError, match="cannot be read"):
+        load_matrix(tmp_path / "binary.toml")
+
+
+def test_folders_stay_inside_the_comparison() -> None:
+    def key(**changes: Any) -> str:
+        names: dict[str, Any] = {"algorithms": ["a"], "tasks": ["t"], "seeds": 1, "tokens": 1}
+        return Matrix(**{**names, **changes}).cells()[0].key
+
+    assert key(algorithms=["../../x"]) == "-..-x/t/seed-0"
+    assert key(tasks=[".."]) == "a/-/seed-0"
+    assert key(algorithms=["my.module:run"]) == "my.module-run/t/seed-0"

@@ -1,0 +1,195 @@
+"""Scores, limits and footnotes, from outcomes written by hand."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mathturn_gym.baselines.compare import Cell, Outcome, Point, Results
+from mathturn_gym.baselines.compare.results import value_at
+from mathturn_gym.baselines.compare.summary import aggregate_table, cell_table, improvement_table, remarks, task_table
+from mathturn_gym.baselines.compare.tables import Table, as_html, as_markdown, as_rich
+from mathturn_gym.errors import InvalidValueError
+
+
+def cell(label: str = "a", task: str = "t", seed: int = 0, tokens: int | None = 1000, **settings: Any) -> Cell:
+    return Cell(label, label, task, seed, tokens, 10.0, settings)
+
+
+def outcome(
+    of: Cell,
+    status: str = "finished",
+    tokens: float = 1000,
+    cpu_s: float = 5.0,
+    test: Mapping[str, float] | None = None,
+    message: str = "",
+    last: float = 0.8,
+) -> Outcome:
+    """Evaluated at 0, half of its tokens and all of them; from 0.2 to `last` in a straight line."""
+    share = (0.0, 0.5, 1.0)
+    points = [Point(tokens * s, cpu_s * s, {"acc@1": 0.1 + 0.1 * s, "acc@4": 0.2 + (last - 0.2) * s}) for s in share]
+    given = {"acc@1": 0.3, "acc@4": last} if test is None and status != "diverged" else test
+    done = status in ("finished", "stopped_early", "diverged")
+    return Outcome(of, status, message, tokens, cpu_s, tokens / 10, given if done else None, points)
+
+
+def test_between_evaluations_accuracy_is_interpolated() -> None:
+    one = outcome(cell())
+    assert value_at(one, "tokens", 0, 4) == pytest.approx(0.2)
+    assert value_at(one, "tokens", 250, 4) == pytest.approx(0.35)
+    assert value_at(one, "cpu_s", 2.5, 4) == pytest.approx(0.5)
+    assert value_at(one, "tokens", 250, 1) == pytest.approx(0.125)
+    assert value_at(one, "tokens", 5000, 4) == pytest.approx(0.8), "the last one holds on"
+    assert value_at(one, "tokens", 250, 3) == pytest.approx(0.125), "a missing turn: the one before"
+    assert value_at(Outcome(cell(), "finished"), "tokens", 0, 4) is None
+
+
+def test_a_diverged_run_counts_as_0_from_there_on() -> None:
+    one = outcome(cell(), "diverged", tokens=600)
+    assert value_at(one, "tokens", 300, 4) == pytest.approx(0.5)
+    assert value_at(one, "tokens", 599, 4) == pytest.approx(0.799)
+    assert value_at(one, "tokens", 600, 4) == 0.0
+    results = Results([one, outcome(cell(seed=1))])
+    assert results.score(one, "tokens") == 0.0
+    assert results.score(one, "test") == 0.0
+    assert results.scores("a", "tokens", "t").tolist() == [0.0, pytest.approx(0.8)]
+
+
+def test_the_smallest_use_of_a_finished_run_is_the_common_budget() -> None:
+    outcomes = [
+        outcome(cell(seed=0), tokens=1000, cpu_s=3.0),
+        outcome(cell(seed=1), tokens=900, cpu_s=9.0),
+        outcome(cell(seed=2), "diverged", tokens=10, cpu_s=0.1),
+        outcome(cell(seed=3), "failed", tokens=20, cpu_s=0.2),
+        outcome(cell(seed=4), "stopped_early", tokens=500, cpu_s=2.0),
+        outcome(cell("b", "u"), tokens=50),
+    ]
+    results = Results(outcomes)
+    tokens, seconds = results.limit("t", "tokens"), results.limit("t", "cpu_s")
+    assert tokens is not None
+    assert seconds is not None
+    assert (tokens.value, tokens.outcome.cell.seed) == (900, 1)
+    assert (seconds.value, seconds.outcome.cell.seed) == (3.0, 0)
+    assert results.score(outcomes[0], "tokens") == pytest.approx(0.2 + 0.6 * 0.9)
+    assert results.score(outcomes[1], "cpu_s") == pytest.approx(0.4)
+    assert results.score(outcomes[3], "tokens") is None
+    assert results.score(outcomes[4], "tokens") == pytest.approx(0.8)
+    assert results.complete("tokens") == []
+
+
+def test_figures() -> None:
+    one = outcome(cell())
+    assert Results([one]).score(one, "test") == 0.8
+    assert Results([one], "acc@1").score(one, "test") == 0.3
+    assert Results([one]).score(one, "test", "acc@1") == 0.3
+    assert Results([one], "acc@9").score(one, "test") == 0.8
+    for wrong in ("acc@0", "acc", "acc@", "reward", "acc@x"):
+        with pytest.raises(InvalidValueError, match=r"figure must be acc@1, acc@2, \.\.\. or acc@K, got"):
+            Results([one], wrong)
+    with pytest.raises(InvalidValueError, match="no cell to report"):
+        Results([])
+
+
+def test_nothing_is_dropped_silently() -> None:
+    outcomes = [
+        outcome(cell("a", seed=0)),
+        outcome(cell("a", seed=1), "diverged", tokens=400, message="the loss is nan"),
+        outcome(cell("a", seed=2), "failed", tokens=200, message="ValueError: no"),
+        Outcome(cell("a", seed=3), "missing"),
+        outcome(cell("a", seed=4), "unfinished", tokens=300),
+        outcome(cell("b", seed=0, tokens=2000), tokens=2000),
+        outcome(cell("b", seed=1, tokens=2000), tokens=1500),
+        outcome(cell("b", seed=2, tokens=2000), "stopped_early", tokens=800, message="no better for 5 evaluations"),
+    ]
+    results = Results(outcomes)
+    assert remarks(results, "a", "t") == [
+        "1 of 5 runs diverged (seed 1 at 400 tokens: the loss is nan): counted as 0 from there on, and on the test split",
+        "1 of 5 runs failed (seed 2 at 200 tokens: ValueError: no): not counted",
+        "1 of 5 runs unfinished (seed 4 at 300 tokens): not counted",
+        "not run: seed 3",
+        "unequal budgets on this task: here 1,000 tokens",
+    ]
+    assert remarks(results, "b", "t") == [
+        "1 of 5 runs stopped early (seed 2 at 800 tokens: no better for 5 evaluations): its last evaluation holds on",
+        "not run: seed 3, 4",
+        "unequal budgets on this task: here 2,000 tokens",
+        "ended before a budget was used up (seed 1: after 1,500 tokens and 5.0 CPU seconds)",
+    ]
+    table = task_table(results, "t", "tokens", resamples=50, seed=0)
+    assert table.title == "t at 1,000 tokens"
+    assert [row[:2] for row in table.rows] == [["a ¹˒²˒³˒⁴˒⁵", "2/5"], ["b ⁶˒⁷˒⁸˒⁹", "3/5"]]
+    assert len(table.notes) == 9
+    assert table.rows[0][-3:] == ["400–1,000", "5.0", "tokens 1, diverged 1"]
+    assert table.rows[1][-1] == "tokens 1, itself 1, stopped early 1"
+    over_all = aggregate_table(results, "test", resamples=50, seed=0)
+    assert over_all.rows[0][0] == "a ¹˒²"
+    assert over_all.notes == [
+        "fewer runs than seeds on t: see the task's table",
+        "diverged runs on t count as 0",
+    ]
+    assert [row[1] for row in cell_table(results).rows] == [one.status for one in outcomes]
+
+
+def test_a_row_without_a_score_on_one_task_is_not_ranked_over_all() -> None:
+    results = Results(
+        [outcome(cell("a", "t")), outcome(cell("a", "u")), outcome(cell("b", "t")), Outcome(cell("b", "u"), "failed")]
+    )
+    table = aggregate_table(results, "tokens", resamples=50, seed=0)
+    assert table.rows[1] == ["b ¹", "1/2", "–", "–", "–", "–"]
+    assert table.notes == ["no score on u: not comparable over all tasks"]
+    assert results.complete("tokens") == ["a"]
+
+
+def test_fewer_turns_are_said() -> None:
+    short = outcome(cell("one"), test={"acc@1": 0.7})
+    short = Outcome(short.cell, "finished", "", 1000, 5.0, 100, {"acc@1": 0.7}, [Point(0, 0, {"acc@1": 0.4})])
+    results = Results([short, outcome(cell("four"))])
+    assert results.score(short, "test") == 0.7
+    assert "played with 1 turn: acc@1 stands for acc@4" in remarks(results, "one", "t")
+    assert remarks(results, "four", "t") == []
+
+
+def test_nothing_finished_yet() -> None:
+    results = Results([Outcome(cell("a"), "missing"), outcome(cell("b"), "unfinished")])
+    assert results.limit("t", "tokens") is None
+    table = task_table(results, "t", "cpu_s", resamples=10, seed=0)
+    assert table.title == "t at equal CPU seconds"
+    assert [row[1] for row in table.rows] == ["0/1", "0/1"]
+    assert "not run: seed 0" in table.notes
+    assert aggregate_table(results, "test", resamples=10, seed=0).rows[0][2] == "–"
+
+
+def test_improvement_table_stresses_what_the_interval_says() -> None:
+    better = [outcome(cell("a", seed=s), last=0.9 + s / 100) for s in range(5)]
+    worse = [outcome(cell("b", seed=s), last=0.5 + s / 100) for s in range(5)]
+    table = improvement_table(Results(better + worse), "test", resamples=100, seed=0)
+    assert table.rows == [["a", "", "1.000 [1.000, 1.000]"], ["b", "0.000 [0.000, 0.000]", ""]]
+    assert table.best == {(0, 2), (1, 1)}
+
+
+def printed(table: Table, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(as_rich(table, width))
+    return console.export_text()
+
+
+def test_texts_are_shown_as_they_are() -> None:
+    table = Table("<b>t</b> [red]", ["a|b", "c"], "lead", [["x_y* [bold]", "<script>"]], ["see `it`"], {(0, 1)})
+    page = as_html(table)
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "&lt;b&gt;t" in page
+    assert r"x\_y\* \[bold\]" in as_markdown(table)
+    assert r"| a\|b | c |" in as_markdown(table)
+    assert "x_y* [bold]" in printed(table, 100)
+
+
+def test_a_wide_table_is_shown_in_pieces() -> None:
+    table = Table("t", ["name", *(f"column {i}" for i in range(9))], rows=[["row", *(str(i) * 12 for i in range(9))]])
+    shown = printed(table, 60)
+    assert all(str(i) * 12 in shown for i in range(9))
+    assert shown.count("name") == 3

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mathturn_gym.cli.app import app
+from mathturn_gym.errors import CheckpointError, InvalidValueError
+
+RUNNER = CliRunner()
+PRETEND = Path(__file__).parents[1] / "baselines" / "compare"
+CONFIG = """
+algorithms = ["low", "high", "broken", "nan"]
+tasks = ["t", "u"]
+seeds = 3
+tokens = 1000
+cpu_seconds = 50
+[task.u]
+tokens = 2000
+[algorithm.low]
+run = "pretend_runs:run"
+settings = { level = 0.5 }
+[algorithm.high]
+run = "pretend_runs:run"
+settings = { level = 0.7 }
+[algorithm.high.task.u]
+settings = { level = 0.9 }
+[algorithm.broken]
+run = "pretend_runs:run"
+[algorithm.broken.task.u]
+settings = { fail = "<b>no</b> [luck]" }
+[algorithm.nan]
+run = "pretend_runs:run"
+settings = { diverge = true }
+"""
+
+
+@pytest.fixture(autouse=True)
+def pretend_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PRETEND)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def run(*args: str) -> Any:
+    return RUNNER.invoke(app, ["compare", *args], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A comparison with everything in it that can go wrong, and what was printed."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "matrix.toml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PRETEND)
+        patch.setenv("COLUMNS", "100")
+        done = run(str(folder / "matrix.toml"), "--out", str(folder / "out"))
+    assert done.exit_code == 0
+    return folder / "out", done.output
+
+
+def test_a_line_per_run_and_tables_without_a_terminal(compared: tuple[Path, str]) -> None:
+    out, shown = compared
+    assert "24 runs, " in shown
+    assert len(re.findall(r"^ +\d+/24 (done|failed|diverged)", shown, re.MULTILINE)) == 24
+    assert "t at 1,000 tokens" in shown
+    assert "u at 2,000 tokens" in shown
+    assert "u at 20.0 CPU seconds" in shown
+    assert "3 of 3 runs failed (seed 0, 1, 2 at 1,000 tokens: ValueError: <b>no</b> [luck]): not counted" in flat(shown)
+    assert "no score on u: not comparable over all tasks" in flat(shown)
+    assert f"page: {out / 'report.html'}" in shown
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_raw_numbers_of_every_run(compared: tuple[Path, str]) -> None:
+    out, _ = compared
+    with (out / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 24
+    high = next(row for row in rows if (row["label"], row["task"], row["seed"]) == ("high", "u", "1"))
+    assert (high["algorithm"], high["status"], high["budget_tokens"], high["tokens"]) == (
+        "pretend_runs:run", "finished", "2000", "2000.0",
+    )  # fmt: skip
+    assert float(high["test/acc@4"]) == pytest.approx(float(high["tokens/acc@4"]))
+    failed = next(row for row in rows if row["status"] == "failed")
+    assert failed["message"] == "ValueError: <b>no</b> [luck]"
+    assert failed["test/acc@4"] == ""
+    data = json.loads((out / "results.json").read_text())
+    assert len(data["cells"]) == 24
+    assert data["limits"]["u"]["tokens"]["value"] == 2000
+    assert len(data["cells"][0]["curve"]) == 11
+    iqm = data["aggregates"]["test"]["high"]["IQM"]
+    scores = [s for task in "tu" for s in data["tasks"][task]["test"]["high"]["acc@4"]["scores"]]
+    assert iqm["value"] == pytest.approx(sum(sorted(scores)[1:5]) / 4)
+    assert "broken" not in data["aggregates"]["test"], "it has no score on one of the tasks"
+    assert data["aggregates"]["test"]["nan"]["mean"]["value"] == 0.0
+    better = next(p for p in data["improvement"]["test"] if (p["x"], p["y"]) == ("high", "low"))
+    assert better["value"] == 1.0
+
+
+def test_the_page_holds_everything_and_needs_nothing(compared: tuple[Path, str]) -> None:
+    out, _ = compared
+    page = (out / "report.html").read_text()
+    pictures = re.findall(r'<img [^>]*src="data:image/png;base64,([^"]+)"', page)
+    names = {"curves", "aggregates", "profiles", "improvement"}
+    assert len(pictures) == 2 + 3 * 3
+    assert {path.stem.split("-")[0] for path in out.glob("*.png")} == names
+    assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in pictures)
+    assert "http" not in page.replace("http-equiv", "")
+    assert "<b>no</b>" not in page
+    assert "&lt;b&gt;no&lt;/b&gt; [luck]" in page
+    assert "mathturn" in page
+    for status in ("15 finished", "3 failed", "6 diverged"):
+        assert status in page
+    assert page.count("<section") == page.count("</section>") == 7
+
+
+def test_the_report_is_made_again_from_what_is_there(compared: tuple[Path, str]) -> None:
+    out, shown = compared
+    before = (out / "report.md").read_text()
+    assert "### t at 1,000 tokens" in before
+    again = run("--report", str(out))
+    assert (out / "report.md").read_text() == before, "intervals are decided by a seed"
+    assert again.output[again.output.index("All tasks") :] == shown[shown.index("All tasks") :]
+
+
+def test_a_part_of_it_can_be_reported(compared: tuple[Path, str]) -> None:
+    part = run("--report", str(compared[0]), "--figure", "acc@1", "--algorithms", "high,low", "--tasks", "t")
+    assert "acc@1, over 1 task: t" in part.output
+    assert "broken" not in part.output
+
+
+def test_mistakes_in_reporting(compared: tuple[Path, str], tmp_path: Path) -> None:
+    out = str(compared[0])
+    with pytest.raises(InvalidValueError, match="unknown algorithm 'hig': did you mean 'high'"):
+        run("--report", out, "--algorithms", "hig")
+    with pytest.raises(InvalidValueError, match="unknown task 'v'"):
+        run("--report", out, "--tasks", "v")
+    with pytest.raises(InvalidValueError, match="figure must be"):
+        run("--report", out, "--figure", "loss")
+    with pytest.raises(InvalidValueError, match="--report runs nothing"):
+        run("--report", out, "--seeds", "3")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        run("--report", str(tmp_path))
+
+
+def test_a_folder_alone_goes_on_and_more_can_be_added(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    flags = ("--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "500", "--out", out)
+    assert "1/1 done" in run(*flags, "--seeds", "1").output
+    assert "1 runs, 1 done already" in run("--out", out).output
+    more = run(*flags, "--seeds", "4,", "--jobs", "1")
+    assert "2 runs, 1 done already, 1 at a time" in more.output
+    assert "pretend_runs:run on t, seed 4" in more.output
+    with pytest.raises(CheckpointError, match="tokens was 500, is 600"):
+        run("--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "600", "--seeds", "1", "--out", out)
+
+
+def test_dry_run_lists_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "matrix.toml").write_text(CONFIG)
+    done = run(str(tmp_path / "matrix.toml"), "--out", str(tmp_path / "out"), "--jobs", "1", "--dry-run")
+    assert "high on u, seed 2  2,000 tokens or 50 CPU s  level=0.9" in done.output
+    assert "24 runs, 24 of them to be run, 1 at a time" in flat(done.output)
+    assert "training ends within 20 min" in done.output
+    assert not (tmp_path / "out").exists()
+    flags = ("--algorithms", "grpo", "--tasks", "lins", "--tokens", "9", "--out", str(tmp_path / "out"))
+    assert "without --cpu-seconds nobody knows how long" in run(*flags, "--dry-run").output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "algorithms must be given: in the configuration file, or as --algorithms"),
+        (("--algorithms", "a", "--tasks", "t", "--tokens", "1", "--seeds", "x"), "--seeds must be how many"),
+        (("--algorithms", "a", "--tasks", "t", "--tokens", "1", "--seeds", ""), "--seeds must be how many"),
+        (("--algorithms", ",", "--tasks", "t", "--tokens", "1"), "algorithms must be a list of at least one name"),
+        (("--algorithms", "grpo", "--tasks", "t"), "tokens or cpu_seconds must be given"),
+        (("--algorithms", "grpo", "--tasks", "t", "--tokens", "1", "--set", "x"), "--set must be FIELD=VALUE"),
+        (("none.toml",), "config 'none.toml' cannot be read"),
+    ],
+)
+def test_mistakes_in_flags(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        run(*args, *(() if not args else ("--out", str(tmp_path / "out"))))
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = "from mathturn_gym.cli.app import main; main()"
+    flags = ["--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "500", "--seeds", "2", "--jobs", "1"]
+    command = [sys.executable, "-c", script, "compare", *flags, "--set", "wait=true", "--out", str(out)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(PRETEND)}, cwd=tmp_path
+    )
+    end = time.monotonic() + 60
+    while not list(out.glob("cells/*/*/*/run/waiting")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "0/2 saved" in shown
+    assert f"0 of 2 runs done. Go on: mathturn compare --out {out}" in shown
+    assert f"mathturn compare --report {out}" in shown
+    report = run("--report", str(out)).output
+    assert "1 of 2 runs unfinished (seed 0 at 250 tokens: interrupted; run the comparison again to go on)" in flat(
+        report
+    )
+    assert "not run: seed 1" in report
+
+
+def test_a_built_in_algorithm(tmp_path: Path) -> None:
+    """A real trainer in small: what it writes is what the comparison reads."""
+    small = ("batch_episodes=16", "minibatches=2", "eval_episodes=16", "eval_every=1")
+    settings = [part for setting in small for part in ("--set", setting)]
+    flags = (
+        "--algorithms",
+        "reinforce",
+        "--tasks",
+        "lins",
+        "--seeds",
+        "1",
+        "--tokens",
+        "200",
+        "--cpu-seconds",
+        "20",
+    )
+    done = run(*flags, *settings, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0
+    cells = json.loads((tmp_path / "out" / "results.json").read_text())["cells"]
+    assert [(cell["label"], cell["status"]) for cell in cells] == [("reinforce", "finished")], done.output
+    for cell in cells:
+        assert cell["used_tokens"] >= 200
+        assert 0 < cell["used_cpu_s"] < 20
+        assert {"acc@1", "acc@4"} <= set(cell["test"])
+        assert cell["curve"][0]["tokens"] == 0
+        assert cell["curve"][-1]["tokens"] == cell["used_tokens"]
