@@ -78,7 +78,8 @@ class WindowTransformer(BaseFeaturesExtractor):
         """Float (B, N) windows, or a dict with them and one-hot facts: float (B, features_dim)."""
         if not isinstance(observations, dict):
             return self._hidden(observations)
-        facts = [observations[name] for name in ("turn", "verdict")]
+        # stable-baselines3 leaves one-hot numbers of a batch of one fact as (B, 1, n).
+        facts = [observations[name].flatten(1) for name in ("turn", "verdict")]
         return torch.cat([self._hidden(observations["ids"]), *facts], dim=1)
 
     def _hidden(self, windows_BN: torch.Tensor) -> torch.Tensor:
@@ -197,7 +198,9 @@ def load_language_model(policy: BasePolicy, folder: str | Path, action_ids: Sequ
                 f"the model in {str(folder)!r} has another shape than the extractor: {error}"
             ) from error
     head = getattr(policy, "action_net", None)
-    if isinstance(head, nn.Linear) and head.in_features == inner["embed_tokens.weight"].shape[1]:
+    layers: Any = getattr(getattr(policy, "mlp_extractor", None), "policy_net", None)
+    reads_the_extractor = layers is not None and len(layers) == 0 and not hasattr(policy, "lstm_actor")
+    if isinstance(head, nn.Linear) and reads_the_extractor:
         rows = weights.get("lm_head.weight", inner["embed_tokens.weight"])
         ids = list(range(len(rows)) if action_ids is None else action_ids)
         if len(ids) != head.out_features or max(ids) >= len(rows):

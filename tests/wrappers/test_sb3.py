@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import subprocess
 import sys
 import warnings
@@ -294,11 +293,9 @@ class TestWhoCanUseIt:
         env.close()
 
     def test_rllib(self) -> None:
-        pytest.importorskip("ray.rllib", reason="ray is not installed: no RLlib to try")
-        from ray.rllib.algorithms.ppo import PPOConfig
-
+        ppo: Any = pytest.importorskip("ray.rllib.algorithms.ppo", reason="ray is not installed: no RLlib to try")
         config = (
-            PPOConfig().environment(lambda _: make_token_env(**TASK, action_ids=IDS)).env_runners(num_env_runners=0)
+            ppo.PPOConfig().environment(lambda _: make_token_env(**TASK, action_ids=IDS)).env_runners(num_env_runners=0)
         )
         assert config.build_algo().train()["num_env_steps_sampled_lifetime"] > 0
 
