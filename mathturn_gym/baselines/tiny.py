@@ -1,25 +1,32 @@
-"""The built-in tokenizer and the built-in model's shape: small enough to train on one CPU core.
+"""Tokenizers and models from nothing, small enough to train on one CPU core, and the built-in ones among them.
 
     TINY_PATH (in the package)   tokenizer.json, config.json, model.safetensors: an ordinary Hugging Face folder
 
-The tokenizer takes any text (a byte-level BPE without a pattern, so nothing is ever unknown), and its few merges are
-trained on the fixed wording of the built-in problems and feedback: each such phrase is one token, every digit and
-operator is a token of its own, and a dialogue of four turns stays below 80 ids.
+A tokenizer takes any text (a byte-level BPE without a pattern, so nothing is ever unknown), and its few merges are
+trained on the fixed wording of problems and feedback: each such phrase is one token, every digit is a token of its own.
+With the built-in one a dialogue of four turns stays below 80 ids. What else is trained so is in
+`mathturn_gym.baselines.recipes`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mathturn_gym.dialogue import CHATML_TEMPLATE
+from mathturn_gym.errors import InvalidValueError, check_int
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
+    "PHRASES",
     "TINY_PATH",
+    "TINY_SHAPE",
+    "Shape",
     "make_tiny_model",
     "tiny_config",
     "train_tokenizer",
@@ -31,10 +38,11 @@ TINY_PATH = Path(str(files("mathturn_gym"))) / "assets" / "tiny"
 MAX_LENGTH = 8192
 """Longest context the built-in model is declared for (rotary positions: nothing is allocated for it)."""
 
+MAX_VOCABULARY = 2048
+"""More than any list of phrases here needs: all of its merges are made."""
+
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
-# Each phrase is one "word" of the training text, so each ends up as one token. No digit, operator or variable is in
-# them except the "x" of the question: numbers stay sequences of digits, which the model can learn to calculate with.
 PHRASES = (
     "system\n",
     "user\n",
@@ -50,13 +58,54 @@ PHRASES = (
     "Guess a number from ",
     " to ",
 )
+"""Fixed wordings of the built-in problems and feedback.
+
+Each is one "word" of the training text, so each ends up as one token. No digit, operator or variable is in them except
+the "x" of the question: numbers stay sequences of digits, which the model can learn to calculate with.
+"""
 
 
-def train_tokenizer() -> PreTrainedTokenizerBase:
-    r"""Trains the built-in tokenizer from nothing; the same on every machine.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Size of a Llama model.
+
+    Args:
+        width: Of the residual stream, a multiple of `2 * heads`.
+        layers: Transformer layers.
+        heads: Attention heads.
+        feedforward: Width inside the gated feed-forward layers.
+
+    Raises:
+        InvalidValueError: a value below 1, or a width that rotary heads cannot share.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    feedforward: int
+
+    def __post_init__(self) -> None:
+        """Checks the sizes against each other."""
+        for name in ("width", "layers", "heads", "feedforward"):
+            check_int(name, getattr(self, name), low=1)
+        if self.width % (2 * self.heads):
+            raise InvalidValueError(
+                f"width ({self.width}) must be a multiple of 2 * heads ({2 * self.heads}): rotary positions turn pairs"
+            )
+
+
+TINY_SHAPE: Final = Shape(width=64, layers=2, heads=4, feedforward=192)
+"""The built-in model's: about 130k parameters."""
+
+
+def train_tokenizer(phrases: Sequence[str] = PHRASES) -> PreTrainedTokenizerBase:
+    r"""Trains a tokenizer from nothing; the same on every machine.
+
+    Args:
+        phrases: What becomes one token each; the built-in tokenizer's by default.
 
     Returns:
-        About 400 ids: 3 special tokens, the 256 bytes, and the merges that make each of `PHRASES` one token.
+        3 special tokens, the 256 bytes, and the merges that make each phrase one token: 405 ids for the built-in one.
 
     >>> tokenizer = train_tokenizer()
     >>> tokenizer.tokenize("user\nSolve 3x+4=19 for x.")
@@ -70,13 +119,13 @@ def train_tokenizer() -> PreTrainedTokenizerBase:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=512,
+        vocab_size=MAX_VOCABULARY,
         min_frequency=1,
         special_tokens=[PAD, START, END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    core.train_from_iterator(PHRASES, trainer)
+    core.train_from_iterator(phrases, trainer)
     tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,
         pad_token=PAD,
@@ -88,33 +137,33 @@ def train_tokenizer() -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def tiny_config(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
-    """The shape of the built-in model: Llama, 2 layers of width 64, tied embeddings, about 130k parameters."""
+def tiny_config(tokenizer: PreTrainedTokenizerBase, shape: Shape = TINY_SHAPE) -> LlamaConfig:
+    """A Llama of this shape with tied embeddings; the built-in model's by default."""
     from transformers import LlamaConfig
 
     return LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        hidden_size=shape.width,
+        intermediate_size=shape.feedforward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
         max_position_embeddings=MAX_LENGTH,
         tie_word_embeddings=True,
         # 1/sqrt(width): the usual 0.02 is made for wide models, and this one learns slowly from it.
-        initializer_range=0.125,
+        initializer_range=shape.width**-0.5,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
 
 
-def make_tiny_model(tokenizer: PreTrainedTokenizerBase, *, seed: int = 0) -> PreTrainedModel:
-    """A freshly initialised built-in model, float32 on the CPU; `seed` determines its weights."""
+def make_tiny_model(tokenizer: PreTrainedTokenizerBase, shape: Shape = TINY_SHAPE, *, seed: int = 0) -> PreTrainedModel:
+    """A freshly initialised model of this shape, float32 on the CPU; `seed` determines its weights."""
     import torch
     from transformers import LlamaForCausalLM
 
     # transformers initialises from torch's global generator: borrow it, and give it back as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(tiny_config(tokenizer))
+        return LlamaForCausalLM(tiny_config(tokenizer, shape))

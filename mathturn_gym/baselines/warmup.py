@@ -1,42 +1,48 @@
-"""The warm start: the built-in tokenizer and a checkpoint that has the format, and a little arithmetic, from nothing.
+"""The warm start: a tokenizer and a checkpoint that has the format, and a little arithmetic, from nothing.
 
-Supervised learning on dialogues that the program writes itself, on the train splits only. The checkpoint is *meant* to
-be weak: it answers in the right format, solves about four in ten linear equations at the first try, and guesses hidden
-numbers blindly, so that what reinforcement learning adds can be seen.
+Supervised learning on dialogues that the program writes itself, on the train splits only, by a recipe (see
+`mathturn_gym.baselines.recipes`). The checkpoints are *meant* to be weak, so that what reinforcement learning adds can
+be seen: they answer in the right format, and about four in ten problems rightly at the first try.
 
-    equations, sums   question ─► right answer; a quarter of them after one to three wrong ones, which bear no loss
-    hidden numbers    question ─► any digit ─► feedback ─► any digit …, hints or not: the format, and nothing of use
+    problems         question ─► right answer; some of them after one to three wrong ones, which bear no loss
+    hidden numbers   question ─► any digit ─► feedback ─► any digit …, hints or not: the format, and nothing of use
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.process import cpu_threads, no_progress_bars
+from mathturn_gym.baselines.recipes import TINY, Recipe
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.dialogue import Dialogue
-from mathturn_gym.errors import InvalidValueError, check_float, check_int
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 from mathturn_gym.feedback import WRONG_TEXT
+from mathturn_gym.metrics import Estimate, summarize
 from mathturn_gym.problems import ProblemSource, load_problems
+from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.types import Ids, Problem
+from mathturn_gym.types import Ids, Policy, Problem
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-__all__ = ["WarmupProgress", "warmup", "warmup_dialogue"]
+__all__ = ["WarmupProgress", "first_try_accuracy", "warmup", "warmup_dialogue"]
 
-MIXTURE: Final = (("lins", 0.70), ("add1", 0.15), ("guess8", 0.15))
-RETRY_SHARE: Final = 0.25
 MAX_WRONG: Final = 3
 GUESSES: Final = 3
 
@@ -58,42 +64,40 @@ class WarmupProgress:
 
 def warmup(
     output_dir: str | Path,
+    recipe: Recipe = TINY,
     *,
     seed: int = 0,
-    steps: int = 330,
-    batch_size: int = 32,
-    learning_rate: float = 4e-3,
     on_progress: Callable[[WarmupProgress], None] | None = None,
+    **changes: Any,
 ) -> Path:
-    """Trains the tokenizer and the warm-start checkpoint from nothing, and writes them as a Hugging Face folder.
+    """Trains a tokenizer and a warm-start checkpoint from nothing, and writes them as a Hugging Face folder.
 
-    The defaults make the checkpoint that travels with the package; on one machine, the same file each time.
+    The defaults make the checkpoint that travels with the package; on one machine, the same file each time. The
+    learning rate rises linearly over the first tenth of the steps, and falls linearly to zero over the others.
 
     Args:
         output_dir: Folder to write; it must not exist yet, or be empty.
+        recipe: What is trained, on what.
         seed: Determines initial weights and dialogues.
-        steps: Gradient steps.
-        batch_size: Dialogues per step.
-        learning_rate: AdamW's, after a linear rise over the first tenth and before a linear fall to zero.
         on_progress: Called after each step.
+        **changes: Fields of the recipe, e.g. `steps=100`.
 
     Returns:
         The folder.
 
     Raises:
         InvalidValueError: a value outside its range; the folder holds something already.
+        MissingDependencyError: the recipe's optimiser is not in this version of torch.
     """
-    check_int("steps", steps, low=1)
-    check_int("batch_size", batch_size, low=1)
-    check_float("learning_rate", learning_rate, low=0.0)
+    recipe = dataclasses.replace(recipe, **changes)
     path = Path(output_dir)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InvalidValueError(f"output_dir {str(path)!r} exists and is not an empty folder; choose another")
     path.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer()
-    model = make_tiny_model(tokenizer, seed=derive_seed("init", seed) % 2**32)
+    tokenizer = train_tokenizer(recipe.phrases)
+    model = make_tiny_model(tokenizer, recipe.shape, seed=derive_seed("init", seed) % 2**32)
     with cpu_threads(1):
-        _fit(model, Dialogue(tokenizer), seed, steps, batch_size, learning_rate, on_progress)
+        _fit(model, Dialogue(tokenizer), recipe, seed, on_progress)
     with no_progress_bars(), tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
         # Written beside and moved, so that an interrupted run leaves no half-written folder.
         model.save_pretrained(scratch)
@@ -106,23 +110,62 @@ def warmup(
     return path
 
 
+def first_try_accuracy(
+    policy: Policy, recipe: Recipe, split: str = "validation", *, episodes: int = 256, seed: int = 0
+) -> dict[str, Estimate]:
+    """Accuracy of the first answer on each part of a recipe, with intervals.
+
+    Args:
+        policy: With a tokenizer of its own (`policy.tokenizer`), e.g. a `CausalLMPolicy` of what `warmup` wrote.
+        recipe: Whose problems are played.
+        split: "train", "validation" or "test".
+        episodes: Per part, one answer each.
+        seed: Decides problems and samples.
+
+    Returns:
+        By the name of the part's problems.
+    """
+    found = {}
+    for name in recipe.problems:
+        env = gym.make_vec(
+            "MathMultiTurnUntilCorrect-v0",
+            num_envs=min(episodes, 128),
+            vectorization_mode="vector_entry_point",
+            autoreset_mode=AutoresetMode.DISABLED,
+            problems=f"{name}:{split}",
+            tokenizer=getattr(policy, "tokenizer", None),
+            num_turns=1,
+            max_completion_tokens=8,
+        )
+        with closing(env):
+            found[name] = summarize(collect(env, policy, episodes, seed=seed), by=())["acc@1"]
+    return found
+
+
 def warmup_dialogue(
-    rng: np.random.Generator, dialogue: Dialogue, sources: Sequence[ProblemSource]
+    rng: np.random.Generator, dialogue: Dialogue, recipe: Recipe, sources: Sequence[ProblemSource]
 ) -> tuple[Ids, npt.NDArray[np.bool_]]:
     """One dialogue of the warm start.
 
     Args:
         rng: Determines it.
         dialogue: Of the tokenizer.
-        sources: One per entry of `MIXTURE`.
+        recipe: What is trained.
+        sources: One per part of the recipe.
 
     Returns:
         Ids, int64 (T,), and the loss mask, bool (T,): True on the answers to be learned, end-of-turn ids included.
     """
-    kind = int(rng.choice(len(MIXTURE), p=[share for _, share in MIXTURE]))
+    kind = int(rng.choice(len(recipe.parts), p=[part.share for part in recipe.parts]))
     problem = sources[kind].get(int(rng.integers(2**31)), 0)
-    write = _blind_guesses if MIXTURE[kind][0].startswith("guess") else _wrong_then_right
-    turns = write(rng, problem)
+    if recipe.parts[kind].problems.startswith("guess"):
+        turns = _blind_guesses(rng, problem)
+    else:
+        count = int(rng.integers(1, MAX_WRONG + 1)) if rng.random() < recipe.retry_share else 0
+        wrong = _other_digits if recipe.wrong_answers == "digits" else _other_golds
+        # Wrong answers are shown and bear no loss; the last is right.
+        turns = [(answer, WRONG_TEXT, False) for answer in wrong(rng, problem, sources[kind], count)]
+        turns.append((problem.gold[0], "", True))
     ids = [dialogue.prompt_ids(problem.prompt)]
     mask = [np.zeros(len(ids[0]), np.bool_)]
     end = np.array([dialogue.tokenizer.eos_token_id], np.int64)
@@ -136,50 +179,96 @@ def warmup_dialogue(
     return np.concatenate(ids), np.concatenate(mask)
 
 
-def _wrong_then_right(rng: np.random.Generator, problem: Problem) -> list[tuple[int, str, bool]]:
-    """(answer, feedback, learned) by turn: wrong answers are shown and bear no loss, the last is right."""
-    wrong = int(rng.integers(1, MAX_WRONG + 1)) if rng.random() < RETRY_SHARE else 0
+def _other_digits(rng: np.random.Generator, problem: Problem, source: ProblemSource, count: int) -> list[str]:
+    """Digits that are not the answer."""
     gold = int(problem.gold[0])
-    others = [digit for digit in range(10) if digit != gold]
-    tried = rng.choice(others, size=wrong)
-    return [*((int(answer), WRONG_TEXT, False) for answer in tried), (gold, "", True)]
+    return [str(digit) for digit in rng.choice([digit for digit in range(10) if digit != gold], size=count)]
 
 
-def _blind_guesses(rng: np.random.Generator, problem: Problem) -> list[tuple[int, str, bool]]:
+def _other_golds(rng: np.random.Generator, problem: Problem, source: ProblemSource, count: int) -> list[str]:
+    """Right answers to other problems of the source: as long and as often negative as answers here are.
+
+    A wrong answer made from the right one would tell something of it, which a wrong answer does not do in earnest.
+    """
+    found: list[str] = []
+    while len(found) < count:
+        answer = source.get(int(rng.integers(2**31)), 0).gold[0]
+        if answer != problem.gold[0]:
+            found.append(answer)
+    return found
+
+
+def _blind_guesses(rng: np.random.Generator, problem: Problem) -> list[tuple[str, str, bool]]:
     """(answer, feedback, learned) by turn: any digit, whatever the feedback says - and it says anything."""
     hints = ("", *(f" Hint: {hint}" for hint in (*problem.hints, *problem.false_hints)))
-    return [(int(rng.integers(10)), WRONG_TEXT + str(rng.choice(hints)), True) for _ in range(GUESSES)]
+    return [(str(rng.integers(10)), WRONG_TEXT + str(rng.choice(hints)), True) for _ in range(GUESSES)]
 
 
 def _fit(
     model: PreTrainedModel,
     dialogue: Dialogue,
+    recipe: Recipe,
     seed: int,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
     on_progress: Callable[[WarmupProgress], None] | None,
 ) -> None:
     """AdamW on the masked next-id loss."""
     import torch
 
-    sources = [load_problems(f"{name}:train") for name, _ in MIXTURE]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    sources = [load_problems(f"{name}:train") for name in recipe.problems]
+    steps = recipe.steps
+    optimizers = _optimizers(model, recipe)
     rise = max(1, steps // 10)
     model.train()
     for step in range(steps):
         rng = np.random.Generator(np.random.Philox(key=derive_seed("warmup", seed, step)))
-        batch = [warmup_dialogue(rng, dialogue, sources) for _ in range(batch_size)]
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * min((step + 1) / rise, (steps - step) / (steps - rise + 1))
-        loss = _masked_loss(model, batch)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        batch = [warmup_dialogue(rng, dialogue, recipe, sources) for _ in range(recipe.batch_size)]
+        model.zero_grad()
+        loss = _backward(model, batch, recipe.groups)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * min((step + 1) / rise, (steps - step) / (steps - rise + 1))
+            optimizer.step()
         if on_progress is not None:
-            on_progress(WarmupProgress(step + 1, steps, float(loss.detach())))
+            on_progress(WarmupProgress(step + 1, steps, loss))
     model.eval()  # type: ignore[no-untyped-call]
+
+
+def _optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """The recipe's optimisers, which share the parameters among them.
+
+    Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) takes the matrices inside the layers, its
+    steps scaled to AdamW's size (Liu et al. 2025, arXiv:2502.16982) so that one learning rate serves both.
+    """
+    import torch
+
+    rate, settings = recipe.learning_rate, {"betas": (0.9, 0.95), "weight_decay": 0.01}
+    if recipe.optimizer == "adamw":
+        return [torch.optim.AdamW(model.parameters(), lr=rate, **settings)]  # type: ignore[arg-type]
+    if not hasattr(torch.optim, "Muon"):
+        raise MissingDependencyError(f"optimizer 'muon' needs torch 2.9 or newer, this is {torch.__version__}")
+    embedding = model.get_input_embeddings().weight
+    matrices = [p for p in model.parameters() if p.ndim == 2 and p is not embedding]
+    others = [p for p in model.parameters() if p.ndim != 2 or p is embedding]
+    return [
+        torch.optim.Muon(matrices, lr=rate, momentum=0.9, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, **settings),  # type: ignore[arg-type]
+    ]
+
+
+def _backward(model: PreTrainedModel, batch: list[tuple[Ids, npt.NDArray[np.bool_]]], groups: int) -> float:
+    """Adds the gradient of the batch's mean loss per learned id, and returns that loss."""
+    if groups > 1:
+        batch = sorted(batch, key=lambda item: len(item[0]))
+    learned = sum(int(mask.sum()) for _, mask in batch)
+    ends = [len(batch) * k // groups for k in range(groups + 1)]
+    total = 0.0
+    for first, last in pairwise(ends):
+        part = batch[first:last]
+        loss = _masked_loss(model, part) * (sum(int(mask.sum()) for _, mask in part) / learned)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
 
 
 def _masked_loss(model: PreTrainedModel, batch: list[tuple[Ids, npt.NDArray[np.bool_]]]) -> torch.Tensor:

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mathturn_gym.baselines.reinforce import make_vec
-from mathturn_gym.baselines.tiny import TINY_PATH, train_tokenizer
-from mathturn_gym.baselines.warmup import MIXTURE, WarmupProgress, warmup, warmup_dialogue
+from mathturn_gym.baselines import warmup as module
+from mathturn_gym.baselines.recipes import TINY, WORLD
+from mathturn_gym.baselines.tiny import TINY_PATH, Shape, make_tiny_model, train_tokenizer
+from mathturn_gym.baselines.trainer import make_vec
+from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy, warmup, warmup_dialogue
 from mathturn_gym.dialogue import Dialogue
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 from mathturn_gym.metrics import summarize
-from mathturn_gym.problems import load_problems, split_of
+from mathturn_gym.problems import ProblemSource, load_problems, split_of
 from mathturn_gym.rollout import collect
+from mathturn_gym.types import Problem
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 
@@ -64,15 +69,120 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("field", "value"), [("steps", 0), ("batch_size", 0), ("learning_rate", -1.0)])
 def test_values_outside_their_range_are_refused_by_name(tmp_path: Path, field: str, value: float) -> None:
     with pytest.raises(InvalidValueError, match=field):
-        warmup(tmp_path, **{field: value})  # type: ignore[arg-type]
+        warmup(tmp_path / "warm", **{field: value})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    def stop(_progress: WarmupProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warmup(tmp_path / "warm", steps=3, on_progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_world_learns_and_the_same_seed_writes_the_same_files(tmp_path: Path) -> None:
+    small = dataclasses.replace(WORLD, steps=12, batch_size=8, groups=2, shape=Shape(32, 1, 2, 64))
+    losses: list[float] = []
+    first = warmup(tmp_path / "a", small, on_progress=lambda progress: losses.append(progress.loss))
+    again = warmup(tmp_path / "b", small)
+    assert {f.name: f.read_bytes() for f in first.iterdir()} == {f.name: f.read_bytes() for f in again.iterdir()}
+    assert np.mean(losses[-3:]) < 0.8 * losses[0]
+
+
+def test_an_optimizer_that_torch_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(MissingDependencyError, match=r"torch 2\.9"):
+        warmup(tmp_path / "warm", WORLD, steps=1)
+
+
+def test_muon_takes_the_matrices_inside_the_layers_and_adamw_the_rest() -> None:
+    model = make_tiny_model(train_tokenizer(), Shape(32, 1, 2, 64))
+    muon, adamw = (
+        [p for group in optimizer.param_groups for p in group["params"]]
+        for optimizer in module._optimizers(model, WORLD)
+    )
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert sorted({names[id(p)].rpartition(".")[0].rpartition(".")[2] for p in muon}) == [
+        *("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+    ]
+    assert len(muon) + len(adamw) == len(names)
+    assert "model.embed_tokens.weight" in {names[id(p)] for p in adamw}
+
+
+def test_padding_a_batch_in_groups_leaves_its_gradient_as_it_is() -> None:
+    dialogue = Dialogue(train_tokenizer(WORLD.phrases))
+    sources = [load_problems(f"{name}:train") for name in WORLD.problems]
+    batch = [warmup_dialogue(np.random.default_rng(seed), dialogue, WORLD, sources) for seed in range(24)]
+    results: list[tuple[float, list[Any]]] = []
+    for groups in (1, 5):
+        model = make_tiny_model(dialogue.tokenizer, Shape(32, 1, 2, 64))
+        loss = module._backward(model, batch, groups)
+        results.append((loss, [p.grad for p in model.parameters()]))
+    (whole, whole_grads), (cut, cut_grads) = results
+    assert cut == pytest.approx(whole, rel=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole_grads, cut_grads, strict=True))
+    assert any(float(grad.abs().max()) > 1e-3 for grad in whole_grads)
+
+
+class Drawn(ProblemSource):
+    """A source that remembers what was drawn from it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.problems: list[Problem] = []
+        self._source = load_problems(f"{name}:train")
+
+    def get(self, seed: int, index: int) -> Problem:
+        self.problems.append(self._source.get(seed, index))
+        return self.problems[-1]
+
+    def by_id(self, problem_id: str) -> Problem:
+        return self._source.by_id(problem_id)
+
+
+def test_only_right_answers_are_learned_in_the_world_and_only_of_the_train_splits() -> None:
+    dialogue = Dialogue(train_tokenizer(WORLD.phrases))
+    sources = [Drawn(name) for name in WORLD.problems]
+    seen, turns = set(), []
+    for seed in range(400):
+        for source in sources:
+            source.problems.clear()
+        ids, mask = warmup_dialogue(np.random.default_rng(seed), dialogue, WORLD, sources)
+        (source,) = [source for source in sources if source.problems]
+        problem = source.problems[0]
+        text = dialogue.decode(ids)
+        assert text.startswith(f"<|im_start|>user\n{problem.prompt}<|im_end|>")
+        assert split_of(problem.prompt) == "train"
+        answers = [part.partition("<|im_end|>")[0] for part in text.split("<|im_start|>assistant\n")[1:]]
+        right = f"\\boxed{{{problem.gold[0]}}}"
+        assert answers.index(right) == len(answers) - 1, "the last answer is right, all before it are wrong"
+        assert dialogue.decode(ids[mask]) == f"{right}<|im_end|>"
+        seen.add(source.name)
+        turns.append(len(answers))
+    assert seen == set(WORLD.problems)
+    assert set(turns) == {1, 2, 3, 4}
+    assert 0.08 < np.mean(np.array(turns) > 1) < 0.23
+
+
+def test_first_try_accuracy_is_that_of_the_parts() -> None:
+    policy = CausalLMPolicy.from_pretrained(TINY_PATH)
+    figures = first_try_accuracy(policy, TINY, "test", episodes=256)
+    assert list(figures) == ["lins", "add1", "guess8"]
+    assert figures["lins"].count == 256
+    assert figures["lins"].value == pytest.approx(accuracy(policy, "lins:test", "acc@1", 1, 512), abs=0.1)
+    # One blind guess among ten digits.
+    assert figures["guess8"].value == pytest.approx(0.1, abs=0.06)
+    assert figures == first_try_accuracy(policy, TINY, "test", episodes=256)
 
 
 def test_only_right_answers_and_blind_guesses_are_learned_and_only_of_the_train_split() -> None:
     dialogue = Dialogue(train_tokenizer())
-    sources = [load_problems(f"{name}:train") for name, _ in MIXTURE]
+    sources = [load_problems(f"{name}:train") for name in TINY.problems]
     turns, families = [], set()
     for seed in range(300):
-        ids, mask = warmup_dialogue(np.random.default_rng(seed), dialogue, sources)
+        ids, mask = warmup_dialogue(np.random.default_rng(seed), dialogue, TINY, sources)
         text = dialogue.decode(ids)
         question = text[len("<|im_start|>user\n") : text.index("<|im_end|>")]
         assert question.startswith("Guess") or split_of(question) == "train"

@@ -66,7 +66,11 @@ def test_watching_a_policy() -> None:
 
 
 def test_warmup_from_nothing_gives_a_policy_that_can_be_evaluated(tmp_path: Path) -> None:
-    assert invoke("warmup", str(tmp_path / "w"), "--steps", "3").exit_code == 0
+    made = invoke("warmup", str(tmp_path / "w"), "--steps", "3", "--episodes", "4")
+    assert made.exit_code == 0
+    assert all(name in made.output for name in ("lins", "add1", "guess8"))
+    with pytest.raises(InvalidValueError, match="did you mean 'world'"):
+        invoke("warmup", str(tmp_path / "v"), "--recipe", "worlds")
     done = invoke("eval", "--policy", str(tmp_path / "w"), "--episodes", "4", "--out", str(tmp_path / "e"))
     assert done.exit_code == 0
     assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
