@@ -29,7 +29,7 @@ class CompareDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
-        self._live = Live(console=self._console, refresh_per_second=4)
+        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._started = time.monotonic()
         self._jobs = 1
         self._total = self._done = self._failed = 0
@@ -45,7 +45,6 @@ class CompareDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Takes the live part away; the lines of finished runs stay."""
-        self._live.update(Text(""))
         self._live.stop()
 
     def begin(self, outcomes: Sequence[Outcome], jobs: int) -> None:
@@ -79,6 +78,11 @@ class CompareDisplay:
         message = "" if outcome.status in ("finished", "unfinished", "missing") else outcome.message
         texts = [f"{place:>7} {sign:<8} {outcome.cell}", used, f"test {shown}" * bool(shown), message]
         self._console.print(Text("  ".join(filter(None, texts)), style=style), soft_wrap=True)
+
+    def stopping(self, running: int) -> None:
+        """Says why it does not end at once."""
+        runs = f"{running} run{'s' * (running != 1)}"
+        self._console.print(f"stopping: {runs} will save and end (Ctrl-C again kills them)", style="yellow")
 
     def _picture(self, running: Sequence[tuple[Cell, Mapping[str, Any]]]) -> Group:
         table = Table(box=None, pad_edge=False)
@@ -122,8 +126,10 @@ def share_of(cell: Cell, row: Mapping[str, Any]) -> float:
 
 
 def _validation(row: Mapping[str, Any]) -> str:
-    names = sorted(name for name in row if name.startswith("validation/acc@"))
-    return "  ".join(f"{name.removeprefix('validation/')} {row[name]:.3f}" for name in names)
+    """The first turn's accuracy, and that of all turns."""
+    names = sorted((name for name in row if name.startswith("validation/acc@")), key=lambda name: (len(name), name))
+    ends = dict.fromkeys(names[:1] + names[-1:])
+    return "  ".join(f"{name.removeprefix('validation/')} {row[name]:.3f}" for name in ends)
 
 
 def minutes(seconds: float) -> str:

@@ -38,6 +38,9 @@ class Observer(Protocol):
     def finished(self, outcome: Outcome) -> None:
         """A cell's process has ended."""
 
+    def stopping(self, running: int) -> None:
+        """After an interrupt: so many processes were asked to save and end."""
+
 
 @dataclass(slots=True)
 class _Running:
@@ -133,6 +136,7 @@ def _run(waiting: list[CellFolder], jobs: int, observer: Observer, interrupted: 
             time.sleep(_POLL_S)
             if not stopping and interrupted():
                 stopping = True
+                observer.stopping(len(running))
                 for one in running:
                     one.process.send_signal(signal.SIGINT)
             for one in [one for one in running if one.process.poll() is not None]:

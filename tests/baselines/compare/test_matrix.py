@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from mathturn_gym.baselines.compare import Cell, Matrix, load_matrix
 from mathturn_gym.baselines.compare import matrix as module
+from mathturn_gym.baselines.compare.lookup import check_cells
 from mathturn_gym.errors import InvalidValueError
 
 
@@ -128,3 +130,13 @@ def test_folders_stay_inside_the_comparison() -> None:
     assert key(algorithms=["../../x"]) == "-..-x/t/seed-0"
     assert key(tasks=[".."]) == "a/-/seed-0"
     assert key(algorithms=["my.module:run"]) == "my.module-run/t/seed-0"
+
+
+def test_the_documents_file_is_read(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "compare.md"
+    (text,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    cells = {cell.key: cell for cell in load_matrix(write(tmp_path, text)).cells()}
+    assert len(cells) == 4 * 2 * 5
+    check_cells(cells.values())
+    assert cells["grpo/lins/seed-0"].settings == {"eval_every": 10, "group_size": 8}
+    assert cells["eager/add1/seed-0"].algorithm == "reinforce"

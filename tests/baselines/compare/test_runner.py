@@ -35,6 +35,7 @@ class Watch:
         self.ended: list[Outcome] = []
         self.most_at_once = 0
         self.seen: list[Mapping[str, Any]] = []
+        self.stopped = 0
 
     def begin(self, outcomes: Sequence[Outcome], jobs: int) -> None:
         self.begun, self.jobs = outcomes, jobs
@@ -45,6 +46,9 @@ class Watch:
 
     def finished(self, outcome: Outcome) -> None:
         self.ended.append(outcome)
+
+    def stopping(self, running: int) -> None:
+        self.stopped += running
 
 
 def matrix(out: Path, labels: Mapping[str, Mapping[str, Any]], **changes: Any) -> Matrix:
@@ -139,7 +143,7 @@ def test_runs_go_side_by_side(tmp_path: Path) -> None:
     wanted = matrix(tmp_path / "out", {"slow": {"wait": True}}, seeds=2)
     done, watch, outcomes = go(wanted, interrupted=both_wait(tmp_path / "out"))
     assert not done
-    assert watch.most_at_once == 2
+    assert watch.most_at_once == watch.stopped == 2
     assert {one.status for one in outcomes.values()} == {"unfinished"}
     assert time.monotonic() - began < 50, "they were asked to end, and did"
     assert any(row.get("tokens") == 500 for row in watch.seen), "live figures"
@@ -193,7 +197,7 @@ def test_runs_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
         "from mathturn_gym.baselines.compare import run_matrix\n"
         "class Quiet:\n"
-        "    begin = tick = finished = lambda *args: None\n"
+        "    begin = tick = finished = stopping = lambda *args: None\n"
         f"run_matrix({wanted.out!r}, jobs=1, observer=Quiet())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
