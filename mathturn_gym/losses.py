@@ -15,7 +15,7 @@ import torch
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.packing.batch import PackedBatch, Unit
 
-__all__ = ["PolicyLoss", "interpolated_logprobs", "kl_divergence", "policy_loss", "token_logprobs"]
+__all__ = ["PolicyLoss", "interpolated_logprobs", "kl_divergence", "policy_loss", "token_logprobs", "trained_logprobs"]
 
 Objective: TypeAlias = Literal["policy_gradient", "clip"]
 Ratio: TypeAlias = Literal["token", "turn", "sequence"]
@@ -77,11 +77,33 @@ def token_logprobs(
         raise InvalidValueError(
             f"logits must be (B, T, V) for input_ids of shape {tuple(batch.input_ids.shape)}, got {tuple(logits.shape)}"
         )
+    row, column = batch.loss_mask.nonzero(as_tuple=True)
+    source = column - 1 if batch.predictor_index is None else batch.predictor_index[row, column]
+    return trained_logprobs(logits[row, source], batch, temperature=temperature)
+
+
+def trained_logprobs(
+    logits: torch.Tensor, batch: PackedBatch, *, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`token_logprobs` of a model that made only the logits that are needed.
+
+    Args:
+        logits: float (M, V), those that predict the trained ids, in the order of `batch.loss_mask.nonzero()`.
+        batch: On the same device.
+        temperature: As in `token_logprobs`.
+
+    Returns:
+        As `token_logprobs`.
+
+    Raises:
+        InvalidValueError: As `token_logprobs`.
+    """
     if check_float("temperature", temperature, low=0.0) == 0.0:
         raise InvalidValueError("temperature must be positive, got 0: a greedy policy has no log-probs to compare")
     row, column = batch.loss_mask.nonzero(as_tuple=True)
-    source = column - 1 if batch.predictor_index is None else batch.predictor_index[row, column]
-    scores = torch.log_softmax(logits[row, source] / temperature, dim=-1)
+    if logits.ndim != 2 or len(logits) != len(row):
+        raise InvalidValueError(f"logits must be (M, V) for M = {len(row)} trained ids, got {tuple(logits.shape)}")
+    scores = torch.log_softmax(logits / temperature, dim=-1)
     chosen = scores.gather(-1, batch.input_ids[row, column, None])[:, 0]
     # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
     entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)

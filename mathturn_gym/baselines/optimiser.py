@@ -35,6 +35,7 @@ class Optimiser:
             betas=(0.9, config.adam_beta2),
             eps=config.adam_eps,
             weight_decay=config.weight_decay,
+            fused=True,  # of a small model, a loop over parameters would take a quarter of the backward pass
         )
         self._adamw.zero_grad(set_to_none=True)
         self.steps = 0
@@ -79,7 +80,7 @@ class Optimiser:
                 if tensor is None or tensor.shape != parameter.shape:
                     raise ValueError(f"no {kind} of {name} parameter {parameter_name} with shape {parameter.shape}")
             placed = {kind: tensor.to(parameter.device) for kind, tensor in moments.items() if tensor is not None}
-            found[parameter] = {"step": torch.tensor(float(steps)), **placed}
+            found[parameter] = {"step": torch.tensor(float(steps), device=parameter.device), **placed}
         for parameter, state in found.items():
             self._adamw.state[parameter] = state
         self.steps = steps

@@ -24,14 +24,15 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.config import TrainConfig
+from mathturn_gym.baselines.forward import trained_logits
 from mathturn_gym.baselines.masking import answer_ids, restrict_ids
 from mathturn_gym.baselines.optimiser import Optimiser
 from mathturn_gym.baselines.runs import TrainerState, load_checkpoint
 from mathturn_gym.baselines.tiny import TINY_PATH, make_tiny_model, train_tokenizer
 from mathturn_gym.errors import CheckpointError
-from mathturn_gym.losses import PolicyLoss, policy_loss, token_logprobs
+from mathturn_gym.losses import PolicyLoss, policy_loss, trained_logprobs
 from mathturn_gym.metrics.figures import facts
-from mathturn_gym.packing import PackedBatch, model_inputs, select_rows
+from mathturn_gym.packing import PackedBatch, select_rows
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
@@ -271,8 +272,8 @@ class Trainer(ABC):
 
     def _logprobs(self, model: Any, part: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         with self.autocast():
-            logits = model(**model_inputs(part), use_cache=False).logits[..., : self.policy.vocab_size]
-        return token_logprobs(logits.float(), part, temperature=self.config.temperature)
+            logits = trained_logits(model, part)[:, : self.policy.vocab_size]
+        return trained_logprobs(logits.float(), part, temperature=self.config.temperature)
 
 
 def load_policy(config: TrainConfig) -> CausalLMPolicy:
