@@ -18,11 +18,12 @@ from mathturn_gym.packing.batch import PackedBatch, Unit
 __all__ = ["PolicyLoss", "interpolated_logprobs", "kl_divergence", "policy_loss", "token_logprobs", "trained_logprobs"]
 
 Objective: TypeAlias = Literal["policy_gradient", "clip"]
-Ratio: TypeAlias = Literal["token", "turn", "sequence"]
+Ratio: TypeAlias = Literal["token", "turn", "sequence", "product"]
 KLEstimator: TypeAlias = Literal["k1", "k2", "k3"]
 
 _OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
-_UNITS: Final[tuple[str, ...]] = get_args(Ratio)
+_RATIOS: Final[tuple[str, ...]] = get_args(Ratio)
+_UNITS: Final[tuple[str, ...]] = get_args(Unit)
 _KLS: Final[tuple[str, ...]] = get_args(KLEstimator)
 
 
@@ -142,6 +143,8 @@ def policy_loss(
     `ratio="sequence"` is GSPO's length-normalised ratio of a whole episode (Zheng et al. 2025, arXiv:2507.18071, in
     its GSPO-token form, so that turns keep advantages of their own); `"turn"` is the same over a turn's completion.
     A unit's ratio has value exp(mean of p - b) and, at every token, that token's own gradient.
+    `"product"` is the ratio of an episode's whole probability, exp(sum of p - b), with its whole gradient at every
+    token: with `normalisation="sequence"` an episode is one action (RLOO as in Ahmadian et al. 2024, arXiv:2402.14740).
 
     With `proximal_logprobs` q, the clip is around q and the correction to the behaviour policy is a constant weight:
     -detach(exp(q - b)) * min(...), r = exp(p - q): decoupled PPO (Hilton et al. 2022, arXiv:2110.00641; as AReaL uses
@@ -158,7 +161,7 @@ def policy_loss(
         logprobs: float (B, T), from `token_logprobs`; read on the loss mask only.
         batch: Gives behaviour log-probs, advantages and the mask.
         objective: See above.
-        ratio: `"token"`, `"turn"`, `"sequence"`, or None (`"policy_gradient"` only: no importance ratio).
+        ratio: `"token"`, `"turn"`, `"sequence"`, `"product"`, or None (`"policy_gradient"` only: no importance ratio).
         clip: Lower clip width, in [0, 1].
         clip_high: Upper clip width, >= 0; None is `clip`.
         dual_clip: > 1, or None.
@@ -299,10 +302,13 @@ class _Mean:
 
 
 def _ratios(now: torch.Tensor, near: torch.Tensor, ratio: Ratio, batch: PackedBatch) -> torch.Tensor:
-    """exp(now - near), its log averaged over the unit in value and left to each token in gradient."""
+    """exp(now - near), its log averaged over the unit in value and left to each token in gradient; or its product."""
     gap = now - near
     if ratio == "token":
         return gap.exp()
+    if ratio == "product":
+        count, segment = batch.segments("sequence")
+        return gap.new_zeros(count).index_add(0, segment, gap).exp()[segment]
     count, segment = batch.segments(ratio)
     sizes = torch.bincount(segment, minlength=count).to(gap.dtype)
     total = torch.zeros(count, dtype=gap.dtype, device=gap.device).index_add(0, segment, gap.detach())
@@ -334,14 +340,14 @@ def _check_arguments(
 ) -> None:
     for field, value, allowed in (
         ("objective", objective, _OBJECTIVES),
-        ("ratio", "token" if ratio is None else ratio, _UNITS),
+        ("ratio", "token" if ratio is None else ratio, _RATIOS),
         ("normalisation", normalisation, _UNITS),
         ("kl", kl, _KLS),
     ):
         if value not in allowed:
             raise_unknown_name(field, value, allowed)
     if ratio is None and objective == "clip":
-        raise InvalidValueError("objective 'clip' needs a ratio ('token', 'turn' or 'sequence'), got None")
+        raise InvalidValueError(f"objective 'clip' needs a ratio ({', '.join(_RATIOS)}), got None")
     check_float("clip", clip, low=0.0, high=1.0)
     if clip_high is not None:
         check_float("clip_high", clip_high, low=0.0)
@@ -369,7 +375,7 @@ def _check_batch(
     ):
         if tensor is not None and tensor.shape != batch.input_ids.shape:
             raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
-    if "sequence" in (ratio, normalisation) and batch.split_episodes:
+    if ("sequence" in (ratio, normalisation) or ratio == "product") and batch.split_episodes:
         raise InvalidValueError(
             f"sequence ratios and means need whole episodes, but only some turns of "
             f"{batch.facts[batch.split_episodes[0]].name} are here: use micro_batches(..., keep_episodes=True)"

@@ -102,6 +102,15 @@ def test_sequence_ratio_has_gspos_gradient_where_the_advantage_is_one_number() -
     assert gradient(ours, p, batch) == gradient(gspo, p, batch)
 
 
+def test_product_ratio_makes_an_episode_one_action() -> None:
+    batch = batch_of(made([[0.5, 0.5], [0.5]], [2.0, 2.0]), made([[0.5], [0.25]], [-1.0, -1.0], index=1))
+    p = now(batch, [0.6, 0.5, 0.45, 0.9, 0.25])
+    ours = policy_loss(p, batch, ratio="product", normalisation="sequence")
+    first, second = 1.2 * 0.9, 1.8  # the second is clipped on no side: its advantage is negative
+    assert ours.loss.item() == pytest.approx((-first * 2 + second) / 2)
+    assert gradient(ours.loss, p, batch) == [round(-first * 2 / 2, 5)] * 3 + [round(second / 2, 5)] * 2
+
+
 def test_normalisations_by_hand() -> None:
     batch = batch_of(made([[0.5], [0.5] * 3], [1.0, 0.0]), made([[0.5] * 2], [4.0], index=1))
     p = now(batch, [0.5] * 6)

@@ -1,0 +1,200 @@
+"""The same batch given to TRL and to ours: the same loss, and the same gradient of every parameter.
+
+The old policy is the one that played the batch; the new one is a little away from it, so that ratios differ from 1 and
+some are clipped. What has to be set for the objectives to be the same:
+
+* GRPO, `loss_type="grpo"`: `normalisation="sequence"`, which `GRPO.loss` has; nothing else.
+* Dr. GRPO, `loss_type="dr_grpo"`: TRL divides by the rows times `max_completion_length`, ours by the rows times the
+  most ids that all answers of an episode can have: the two are set to the same number. `scale_rewards="none"` there,
+  `scale_advantages=False` here.
+* RLOO: an episode has one return (`estimator="rloo"`, `scale_advantages=False`; `normalize_advantages=False` is TRL's
+  default), and is one action: `policy_loss(ratio="product", normalisation="sequence")`, where our trainer clips id by
+  id. TRL's has no `rollout_func` and no mask over feedback: a subclass gives it both.
+
+Rewards are the environment's and a discount of 1 adds them up.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mathturn_gym.baselines.config import TrainConfig
+from mathturn_gym.baselines.dr_grpo import DrGRPO
+from mathturn_gym.baselines.grpo import GRPO
+from mathturn_gym.baselines.rloo import RLOO
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.losses import PolicyLoss, policy_loss
+from mathturn_gym.types import Episode
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # whatever the libraries below TRL have to say while they are imported
+    trl = pytest.importorskip("trl", reason="trl is not installed: pip install 'mathturn-gym[trl]'")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'mathturn-gym[trl]'")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning"),  # it is announced as experimental
+    pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing` is deprecated:FutureWarning"),  # TRL's names
+]
+EPISODES, GROUP, TURNS, MOST = 16, 4, 4, 8
+
+
+def ours(kind: type[Trainer], folder: Path, **changes: Any) -> Trainer:
+    config = TrainConfig(
+        run_dir=str(folder),
+        problems="lins",
+        num_turns=TURNS,
+        max_completion_tokens=MOST,
+        batch_episodes=EPISODES,
+        group_size=GROUP,
+        discount=1.0,
+        entropy_weight=0.0,
+        eval_episodes=0,
+        **changes,
+    )
+    return kind(config)
+
+
+def moved(model: Any) -> Any:
+    """The model, a little away from where it was."""
+    generator = torch.Generator().manual_seed(1)
+    other = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 0.03 * torch.randn(parameter.shape, generator=generator) * parameter.abs().mean()
+    return other
+
+
+def lists_of(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+    """Episodes as TRL's `rollout_func` returns them, and what their environment paid."""
+    starts = [int(episode.turn_spans[0, 0]) for episode in episodes]
+    pairs = list(zip(episodes, starts, strict=True))
+    return {
+        "prompt_ids": [episode.ids[:start].tolist() for episode, start in pairs],
+        "completion_ids": [episode.ids[start:].tolist() for episode, start in pairs],
+        "logprobs": [episode.logprobs[start:].tolist() for episode, start in pairs],
+        "env_mask": [episode.loss_mask[start:].astype(int).tolist() for episode, start in pairs],
+        "paid": [float(episode.rewards.sum()) for episode in episodes],
+    }
+
+
+def paid(completions: list[Any], paid: list[float], **_: Any) -> list[float]:
+    return paid
+
+
+def rows_of(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Dataset rows, one per episode."""
+    return [{"prompt": episode.problem_id, "paid": float(episode.rewards.sum())} for episode in episodes]
+
+
+def trl_options(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": [],
+        "num_generations": GROUP,
+        "per_device_train_batch_size": EPISODES,
+        "num_iterations": 2,  # the old log-probs are kept, not taken from the policy itself
+        "beta": 0.0,
+        "temperature": 1.0,
+        **changes,
+    }
+
+
+def trl_update(trainer: Any, episodes: Sequence[Episode], new: Any) -> tuple[float, list[torch.Tensor]]:
+    """TRL's scoring of the batch by the old policy, and its loss and gradients at the new one."""
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1  # set by `train`, which takes a step as well
+    inputs = trainer._generate_and_score_completions(rows_of(episodes))
+    trainer.model.load_state_dict(new.state_dict())
+    loss = trainer._compute_loss(trainer.model, inputs)
+    loss.backward()
+    return float(loss.detach()), [p.grad.clone() for p in trainer.model.parameters()]
+
+
+def our_update(trainer: Trainer, episodes: Sequence[Episode], new: Any) -> tuple[PolicyLoss, list[torch.Tensor]]:
+    batch = trainer.credit(episodes)
+    trainer.model.load_state_dict(new.state_dict())
+    out = trainer._part_loss(batch, batch)
+    out.loss.backward()  # type: ignore[no-untyped-call]
+    return out, [p.grad.clone() for p in trainer.model.parameters()]  # type: ignore[union-attr]
+
+
+def check_same(mine: tuple[PolicyLoss, list[torch.Tensor]], theirs: tuple[float, list[torch.Tensor]]) -> None:
+    (out, gradients), (loss, others) = mine, theirs
+    assert float(out.clip_fraction) > 0.01  # else the comparison would be of little
+    assert abs(loss) > 1e-3
+    assert float(out.loss.detach()) == pytest.approx(loss, abs=1e-5)
+    largest = max(float(gradient.abs().max()) for gradient in others)
+    assert largest > 1e-2
+    assert len(gradients) == len(others)
+    for gradient, other in zip(gradients, others, strict=True):
+        assert float((gradient - other).abs().max()) <= 1e-5 * largest
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
+def test_grpo_has_trls_loss_and_gradient(tmp_path: Path, loss_type: str) -> None:
+    kind, changes = {"grpo": (GRPO, {}), "dr_grpo": (DrGRPO, {"scale_advantages": False})}[loss_type]
+    trainer = ours(kind, tmp_path / "ours", **changes)
+    episodes = trainer._play()
+    assert max(episode.num_turns for episode in episodes) > 2
+    other = trl.GRPOTrainer(
+        model=copy.deepcopy(trainer.model),
+        reward_funcs=paid,
+        args=trl.GRPOConfig(
+            **trl_options(tmp_path / "trl"),
+            loss_type=loss_type,
+            scale_rewards="group" if loss_type == "grpo" else "none",
+            max_completion_length=TURNS * MOST,
+            epsilon=trainer.config.clip,
+        ),
+        train_dataset=datasets.Dataset.from_list(rows_of(episodes)),
+        processing_class=trainer.policy.tokenizer,
+        rollout_func=lambda prompts, _: lists_of(episodes),
+    )
+    new = moved(trainer.model)
+    check_same(our_update(trainer, episodes, new), trl_update(other, episodes, new))
+    trainer.close()
+
+
+class EpisodeRLOO(RLOO):
+    """Ours with an episode as one action."""
+
+    def loss(self, logprobs: torch.Tensor, part: Any, minibatch: Any, **shared: Any) -> PolicyLoss:
+        return policy_loss(logprobs, part, clip=self.config.clip, ratio="product", normalisation="sequence", **shared)
+
+
+def test_rloo_has_trls_loss_and_gradient(tmp_path: Path) -> None:
+    trainer = ours(EpisodeRLOO, tmp_path / "ours", estimator="rloo", scale_advantages=False)
+    episodes = trainer._play()
+    lists = lists_of(episodes)
+
+    class MultiTurn(trl.RLOOTrainer):  # type: ignore[misc]
+        """TRL's, given a batch that was played, with feedback out of an episode's probability."""
+
+        def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+            return lists["prompt_ids"], lists["completion_ids"], [""] * len(prompts)
+
+        def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+            logprobs, *rest = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+            masks = [torch.tensor(mask) for mask in lists["env_mask"]]
+            return logprobs * torch.nn.utils.rnn.pad_sequence(masks, batch_first=True), *rest
+
+    other = MultiTurn(
+        model=copy.deepcopy(trainer.model),
+        reward_funcs=paid,
+        args=trl.RLOOConfig(**trl_options(tmp_path / "trl"), epsilon=trainer.config.clip),
+        train_dataset=datasets.Dataset.from_list(rows_of(episodes)),
+        processing_class=trainer.policy.tokenizer,
+    )
+    new = moved(trainer.model)
+    check_same(our_update(trainer, episodes, new), trl_update(other, episodes, new))
+    trainer.close()
