@@ -321,9 +321,9 @@ class DecodingLoop:
         arena = Arena(self._runner.num_layers)
         if first:
             room = min(max(row.left for row in rows), max(longest, 64))
-            if not self._arena.fits(len(rows), longest + room):
+            if not self._arena.fits(size, longest + room):
                 # Contexts come back a turn longer: room for a few turns saves a new arena, and its pages, each turn.
-                self._arena = Arena(self._runner.num_layers, len(rows), longest + max(room, min(longest, SLACK)))
+                self._arena = Arena(self._runner.num_layers, size, longest + max(room, min(longest, SLACK)))
             arena = self._arena
         arena.open_chunk(device, new, [plan.cached for plan in batch])
         ids_BL, _ = self._runner.left_pad([plan.ids[plan.held :] for plan in batch])

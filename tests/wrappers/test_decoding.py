@@ -330,6 +330,17 @@ def test_an_interrupted_batch_leaves_no_requests_behind(monkeypatch: pytest.Monk
     assert policy.advance() == []
 
 
+def test_contexts_of_different_lengths_move_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their prefills are several passes; the buffers are made for all of them at the first."""
+    starts, moves = [*prompts(2, low=120, high=121), *prompts(6, low=20, high=21)], []
+    relocate = Arena._relocate
+    monkeypatch.setattr(Arena, "_relocate", lambda *args: (moves.append(args[1:]), relocate(*args)))
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+    policy.complete(starts, max_tokens=[9] * 8, seeds=range(8))
+    assert policy.stats.prefill_passes == 2
+    assert moves == []
+
+
 def test_raw_logprobs_and_entropies_are_those_of_the_logits() -> None:
     model, starts = make(llama), prompts(4)
     policy = CausalLMPolicy(model, temperature=0.6, top_k=9, raw_logprobs=True, entropies=True)
