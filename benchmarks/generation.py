@@ -17,7 +17,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +80,16 @@ def medians(actions: dict[str, Callable[[], object]], repeats: int) -> dict[str,
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def play(policy: CausalLMPolicy, prompt: int, turns: int, size: int, feedback: int) -> list[list[Completion]]:
+def play(policy: CausalLMPolicy, prompt: int, turns: int, size: int, feedback: int) -> Iterator[list[Completion]]:
     """`turns` completions of `size` ids each, with `feedback` ids in between."""
-    rng, contexts, played = np.random.default_rng(1), prompts(ROWS, prompt), []
+    rng, contexts = np.random.default_rng(1), prompts(ROWS, prompt)
     for turn in range(turns):
-        played.append(policy.complete(contexts, max_tokens=[size] * ROWS, seeds=[turn * ROWS + b for b in range(ROWS)]))
+        found = policy.complete(contexts, max_tokens=[size] * ROWS, seeds=[turn * ROWS + b for b in range(ROWS)])
         contexts = [
             np.concatenate([context, completion.ids, rng.integers(3, VOCAB, size=feedback)])
-            for context, completion in zip(contexts, played[-1], strict=True)
+            for context, completion in zip(contexts, found, strict=True)
         ]
-    return played
+        yield found
 
 
 def cache(model: Any, repeats: int) -> dict[str, float]:
@@ -98,31 +98,32 @@ def cache(model: Any, repeats: int) -> dict[str, float]:
         "5 x 32 tokens over 512": (512, 5, 32, 20),
         "4 x 256 tokens": (128, 4, 256, 16),
     }.items():
-        results: dict[str, list[list[Completion]]] = {}
-        kept, anew = (CausalLMPolicy(model, temperature=0, stop_ids=[], cache_bytes=size) for size in (2**32, 0))
-
-        def run(label: str, policy: CausalLMPolicy, shape: tuple[int, int, int, int]) -> None:
-            policy.drop_caches()
-            policy.stats.reset()
-            results[label] = play(policy, *shape)  # noqa: B023 - run at once
-
-        shape = prompt, turns, size, feedback
-        actions: dict[str, Callable[[], object]] = {
-            "kept": lambda: run("kept", kept, shape),  # noqa: B023
-            "anew": lambda: run("anew", anew, shape),  # noqa: B023
+        policies = {
+            label: CausalLMPolicy(model, temperature=0, stop_ids=[], cache_bytes=budget)
+            for label, budget in (("kept", 2**32), ("anew", 0))
         }
-        seconds = medians(actions, repeats)
-        pairs = [
-            pair for turn in zip(results["kept"], results["anew"], strict=True) for pair in zip(*turn, strict=True)
-        ]
+        seconds: dict[str, list[float]] = {label: [0.0] * repeats for label in policies}
+        pairs: list[tuple[Completion, Completion]] = []
+        for repeat in range(repeats):
+            players = {label: play(policy, prompt, turns, size, feedback) for label, policy in policies.items()}
+            policies["kept"].drop_caches()
+            policies["kept"].stats.reset()
+            for _ in range(turns):  # turn about, so that a slow moment of the machine hits both alike
+                found = {}
+                for label, player in players.items():
+                    began = time.process_time()
+                    found[label] = next(player)
+                    seconds[label][repeat] += time.process_time() - began
+                pairs += zip(found["kept"], found["anew"], strict=True)
+        kept, anew = (statistics.median(seconds[label]) for label in ("kept", "anew"))
         expected = ROWS * (prompt + (turns - 1) * (feedback + 1))
         figures |= {
-            f"cache: {name}": seconds["kept"] / seconds["anew"],
-            f"{name}: seconds kept": seconds["kept"],
-            f"{name}: seconds anew": seconds["anew"],
+            f"cache: {name}": kept / anew,
+            f"{name}: seconds kept": kept,
+            f"{name}: seconds anew": anew,
             f"{name}: same greedy ids": float(np.mean([np.array_equal(a.ids, b.ids) for a, b in pairs])),
             f"{name}: log-probs differ by": float(max(np.abs(a.logprobs - b.logprobs).max() for a, b in pairs)),
-            f"{name}: prefilled / (prompt + feedback)": kept.stats.prefilled / expected,
+            f"{name}: prefilled / (prompt + feedback)": policies["kept"].stats.prefilled / expected,
         }
     return figures
 
@@ -312,18 +313,18 @@ def gpu(model: Any, repeats: int) -> dict[str, float]:
 
     for name, size in (("kept", 2**34), ("anew", 0)):
         policy = CausalLMPolicy(qwen, stop_ids=[], cache_bytes=size)
-        play(policy, 512, 2, 8, 20)
+        list(play(policy, 512, 2, 8, 20))
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        play(policy, 512, 4, 256, 20)
+        list(play(policy, 512, 4, 256, 20))
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began
         figures[f"gpu {name}: tokens per second"] = ROWS * 4 * 256 / seconds
         figures[f"gpu {name}: peak memory, GiB"] = torch.cuda.max_memory_allocated() / 2**30
     qwen.forward, inside[0] = timed, 0.0
     began = time.perf_counter()
-    play(CausalLMPolicy(qwen, stop_ids=[]), 512, 2, 128, 20)
+    list(play(CausalLMPolicy(qwen, stop_ids=[]), 512, 2, 128, 20))
     figures["gpu: share outside the model"] = 1 - inside[0] / (time.perf_counter() - began)
     return figures
 
