@@ -9,7 +9,7 @@ use them; neither this module nor the views load any of these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import gymnasium as gym
@@ -179,6 +179,8 @@ class TokenLevelEnv(_View):
         window: Ids in view, N.
         pinned: Of these, the first ids of the prompt that stay in view when the context has outgrown the window.
         observation: "ids" or "dict".
+        grammar: Takes the ids of the answer so far and gives the ids that may come next; a narrower mask than
+            `allowed_ids`, made anew for each id (`mathturn_gym.baselines.masking.answer_grammar` is one).
         force_end: The masks let through nothing but end-of-turn ids where one more id would use up the budget.
 
     Raises:
@@ -203,6 +205,7 @@ class TokenLevelEnv(_View):
         *,
         action_ids: Sequence[int] | None = None,
         allowed_ids: Sequence[int] | None = None,
+        grammar: Callable[[Sequence[int]], Sequence[int]] | None = None,
         window: int = 64,
         pinned: int = 0,
         observation: str = "ids",
@@ -221,6 +224,7 @@ class TokenLevelEnv(_View):
                 f"force_end needs an end-of-turn id ({sorted(self.stop_ids)}) among the ids allowed"
             )
         self._force_end = bool(force_end)
+        self._grammar = grammar
         self.action_space = spaces.Discrete(len(self.action_ids))
         self._answer: list[int] = []
 
@@ -256,11 +260,15 @@ class TokenLevelEnv(_View):
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """What may be chosen now, bool (n,): the protocol of sb3-contrib's `MaskablePPO`."""
         budget = 0 if self._context is None else self._info["completion_budget"]
-        return self.masks_at(len(self._answer), budget)
+        return self.masks_at(self._answer, budget)
 
-    def masks_at(self, length: int, budget: int) -> npt.NDArray[np.bool_]:
-        """The same for an answer of `length` ids so far, of at most `budget` ids."""
-        return (self._closing if self._force_end and length + 1 == budget else self._allowed).copy()
+    def masks_at(self, answer: Sequence[int], budget: int) -> npt.NDArray[np.bool_]:
+        """The same after the ids of `answer`, of which there may be `budget`."""
+        if self._force_end and len(answer) + 1 == budget:
+            return self._closing.copy()
+        if self._grammar is None:
+            return self._allowed.copy()
+        return self._allowed & np.isin(self.action_ids, self._grammar(answer))
 
 
 class WholeAnswerEnv(_View):

@@ -115,7 +115,7 @@ class Sb3Policy:
     def _distribution(self, windows: torch.Tensor, rows: Sequence[_Row]) -> Any:
         """The policy's own distribution; a recurrent one's memories move on."""
         if self._maskable:
-            masks = np.stack([self._env.masks_at(len(row.chosen), row.budget) for row in rows])
+            masks = np.stack([self._env.masks_at(row.chosen, row.budget) for row in rows])
             return self._policy.get_distribution(windows, action_masks=masks)
         if not self._recurrent:
             return self._policy.get_distribution(windows)

@@ -95,7 +95,7 @@ def run(
     """
     if algorithm not in ALGORITHMS:
         raise_unknown_name("algorithm", algorithm, ALGORITHMS)
-    budget = {"tokens": tokens, "cpu_seconds": cpu_seconds}
+    budget: dict[str, Any] = {"tokens": tokens, "cpu_seconds": cpu_seconds}
     if ALGORITHMS[algorithm].kind == "classic":
         from mathturn_gym.baselines.classic import run_classic
 

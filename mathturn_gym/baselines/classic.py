@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from mathturn_gym.baselines.algorithms import play_test, result_of, write_result
 from mathturn_gym.baselines.classic_settings import CLASSIC, ClassicConfig, algorithm_class
 from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.baselines.masking import answer_ids
+from mathturn_gym.baselines.masking import answer_grammar, answer_ids
 from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.runs import RunFolder
 from mathturn_gym.baselines.tiny import TINY_PATH
@@ -129,7 +129,7 @@ class ClassicRun:
 
         def make() -> TokenLevelEnv:
             env = gym.make(self.task.env_id, disable_env_checker=True, tokenizer=tokenizer, **kwargs)
-            restriction: dict[str, Any] = {"allowed_ids" if masks else "action_ids": ids}
+            restriction: dict[str, Any] = {"grammar": answer_grammar(tokenizer)} if masks else {"action_ids": ids}
             return TokenLevelEnv(env, window=settings["window"], pinned=settings["pinned"], **restriction)
 
         self._view = make()

@@ -80,7 +80,7 @@ class CriticTrainer(Trainer):
         parts = np.array_split(np.arange(batch.num_rows), self.config.minibatches * self.config.accumulate)
         with torch.no_grad(), self.autocast():
             for rows in parts:
-                part = self.critic(select_rows(batch, rows.tolist())).cpu()
+                part = self.critic(select_rows(batch, rows.tolist())).float().cpu()
                 values[rows, : part.shape[1]] = part
         return self.judge(episodes, batch, values)
 

@@ -21,7 +21,14 @@ _ARITHMETIC: Final[Mapping[str, Any]] = {
 }
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     # From random weights: what the warm start knows of sums would leave little to learn.
-    "add1": {"problems": "add1", **_ARITHMETIC, "random_weights": True, "answers_only": True, "episodes": 10_240},
+    "add1": {
+        "problems": "add1:all",  # 55 sums: what is measured is fitting them, from nothing
+        **_ARITHMETIC,
+        "random_weights": True,
+        "answers_only": True,
+        "max_completion_tokens": 4,
+        "episodes": 10_240,
+    },
     "lins": {"problems": "lins", **_ARITHMETIC},
     "guess8": {
         "problems": "guess8",

@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.config import TrainConfig
 from mathturn_gym.baselines.forward import trained_logits
-from mathturn_gym.baselines.masking import answer_ids, restrict_ids
+from mathturn_gym.baselines.masking import answer_grammar, mask_logits
 from mathturn_gym.baselines.optimiser import Optimiser
 from mathturn_gym.baselines.runs import TrainerState, load_checkpoint
 from mathturn_gym.baselines.tiny import TINY_PATH, make_tiny_model, train_tokenizer
@@ -247,8 +247,8 @@ class Trainer(ABC):
         figures: list[Metrics] = []
         self.model.train()
         for minibatch in self._minibatches(batch, "minibatches"):
-            outs = []
-            for part in self._parts(minibatch):
+            outs, parts = [], self._parts(minibatch)
+            for part in parts:
                 out = self._part_loss(part, minibatch)
                 out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
@@ -256,7 +256,7 @@ class Trainer(ABC):
             loss = sum(out["loss"] for out in outs)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise DivergedError(f"iteration {self.iteration + 1}: loss {loss}, gradient norm {norm}")
-            figures.append({**_merged(outs), "grad_norm": norm})
+            figures.append({**_merged(outs, [part.count("token") for part in parts]), "grad_norm": norm})
         self.model.eval()
         return {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
 
@@ -286,7 +286,7 @@ def load_policy(config: TrainConfig) -> CausalLMPolicy:
     else:
         policy = CausalLMPolicy.from_pretrained(config.model or TINY_PATH, **settings)
     if config.answers_only:
-        restrict_ids(policy.model, answer_ids(policy.tokenizer))  # type: ignore[arg-type]
+        mask_logits(policy.model, answer_grammar(policy.tokenizer))  # type: ignore[arg-type]
     return policy
 
 
@@ -316,7 +316,8 @@ def _frozen_copy(policy: CausalLMPolicy) -> Any:
     return copy.deepcopy(policy.model).eval().requires_grad_(False)
 
 
-def _merged(outs: Sequence[Metrics]) -> Metrics:
-    """Figures of a minibatch from those of its parts: losses are shares of a whole already, the rest are means."""
-    summed = ("loss", "policy", "entropy", "kl")
-    return {name: float(sum(out[name] for out in outs) / (1 if name in summed else len(outs))) for name in outs[0]}
+def _merged(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+    """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over ids."""
+    shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
+    weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
+    return {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
