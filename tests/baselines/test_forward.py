@@ -11,7 +11,7 @@ from mathturn_gym.losses import policy_loss, token_logprobs, trained_logprobs
 from mathturn_gym.packing import PackedBatch, model_inputs, pack
 from mathturn_gym.synthetic import synthetic_episode
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 50,
     "hidden_size": 16,
     "intermediate_size": 24,
