@@ -217,6 +217,8 @@ class ClassicRun:
             steps = settings["exploration_steps"]
             arguments["exploration_fraction"] = min(1.0, steps / (config.tokens or _NO_END))
             policy["net_arch"] = []
+            if config.algorithm == "qr_dqn":
+                policy["n_quantiles"] = settings["quantiles"]
         else:
             policy = language_model_kwargs(TINY_PATH, share_features_extractor=settings["share_trunk"])
             if not settings["warm_start"]:  # the extractor draws its own first weights

@@ -22,7 +22,7 @@ CLASSIC: Final[Mapping[str, tuple[str, str, str]]] = {
 """Each algorithm's library, class and policy."""
 
 OURS: Final[Mapping[str, Any]] = {
-    "n_envs": 16,
+    "n_envs": 64,
     "window": 64,
     "pinned": 0,
     "reward_bias": -1.0,
@@ -34,7 +34,8 @@ OURS: Final[Mapping[str, Any]] = {
     "feedforward": 192,
     "share_trunk": True,
     "memory": 64,
-    "exploration_steps": 20_000,
+    "quantiles": 25,
+    "exploration_steps": 40_000,
     "iteration_tokens": 2048,
     "eval_every": 5,
     "eval_episodes": 256,
@@ -49,25 +50,29 @@ OURS: Final[Mapping[str, Any]] = {
     width, layers, heads, feedforward     of `WindowTransformer`
     share_trunk        actor and critic read one extractor; else each has its own
     memory             RecurrentPPO: width of the LSTM behind the extractor
+    quantiles          QR-DQN: of each action's value
     exploration_steps  DQN, QR-DQN: ids over which the share of random actions falls to its final value
     iteration_tokens   ids between two lines of metrics.jsonl (at the next boundary between rollouts)
     eval_every         iterations between evaluations on the validation split
     eval_episodes      episodes of an evaluation
 """
 
+_ACTOR_CRITIC: Final[Mapping[str, Any]] = {"gae_lambda": 1.0, "gamma": 0.8}
 _PPO: Final[Mapping[str, Any]] = {
-    "n_steps": 128,
+    **_ACTOR_CRITIC,
+    "n_steps": 16,
     "batch_size": 256,
     "n_epochs": 4,
     "learning_rate": 1e-3,
-    "ent_coef": 0.01,
+    "ent_coef": 0.03,
 }
 _DQN: Final[Mapping[str, Any]] = {
-    "buffer_size": 20_000,
+    "gamma": 0.8,
+    "buffer_size": 30_000,
     "learning_starts": 2_000,
     "batch_size": 128,
-    "train_freq": 2,
-    "gradient_steps": 1,
+    "train_freq": 1,
+    "gradient_steps": 2,
     "target_update_interval": 1_000,
     "learning_rate": 5e-4,
     "exploration_final_eps": 0.05,
@@ -76,16 +81,29 @@ _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
     "sb3_ppo": _PPO,
     "maskable_ppo": _PPO,
     "recurrent_ppo": _PPO,
-    "trpo": {"n_steps": 128, "batch_size": 256},
-    "sb3_a2c": {"n_steps": 16, "learning_rate": 7e-4, "ent_coef": 0.01},
+    "trpo": {
+        **_ACTOR_CRITIC,
+        "n_steps": 16,
+        "batch_size": 256,
+        "n_critic_updates": 4,
+        "cg_max_steps": 8,
+        "sub_sampling_factor": 2,
+        "target_kl": 0.03,
+    },
+    "sb3_a2c": {**_ACTOR_CRITIC, "n_steps": 4, "learning_rate": 1e-3, "ent_coef": 0.03, "normalize_advantage": True},
     "sb3_dqn": _DQN,
     "qr_dqn": _DQN,
 }
 _BY_TASK: Final[Mapping[str, Mapping[str, Any]]] = {
     # Sums of digits: the problem's 11 ids, and behind them the current answer.
-    "add1": {"warm_start": False, "window": 24, "pinned": 11},
+    "add1": {"warm_start": False, "layers": 1, "window": 24, "pinned": 11},
 }
-_BY_BOTH: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {}
+_FROM_A_LANGUAGE_MODEL: Final[Mapping[str, Any]] = {"n_epochs": 2, "learning_rate": 3e-4, "ent_coef": 0.005}
+_BY_BOTH: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
+    (algorithm, task): {**_FROM_A_LANGUAGE_MODEL, "gamma": 0.98 if task == "guess8" else 0.9}
+    for algorithm in ("sb3_ppo", "maskable_ppo")
+    for task in ("lins", "guess8", "mul2", "mixed")
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,9 @@ SMALL: dict[str, Any] = {
     "eval_every": 2,
     "eval_episodes": 8,
 }
-ON_POLICY: dict[str, Any] = {"n_steps": 32}
-ROLLOUT: dict[str, Any] = {
-    "sb3_a2c": {"n_steps": 8},
-    "sb3_dqn": {"learning_starts": 64, "exploration_steps": 200},
-    "qr_dqn": {"learning_starts": 64, "exploration_steps": 200},
-}
+ON_POLICY: dict[str, Any] = {"n_steps": 32, "batch_size": 64}
+OFF_POLICY: dict[str, Any] = {"learning_starts": 64, "exploration_steps": 200, "train_freq": 16, "batch_size": 16}
+ROLLOUT: dict[str, Any] = {"sb3_a2c": {"n_steps": 8}, "sb3_dqn": OFF_POLICY, "qr_dqn": OFF_POLICY}
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,8 @@ TASK: dict[str, Any] = {"problems": "lins", "num_turns": 4, "max_completion_toke
 def language_model() -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(TINY_PATH).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(TINY_PATH)
+    return model.eval()
 
 
 def windows(env: Any, count: int) -> np.ndarray[Any, Any]:
@@ -51,7 +52,8 @@ class TestALanguageModelsPolicy:
         import stable_baselines3
 
         masked = name == "MaskablePPO"
-        env = make_token_env(**TASK, **{"allowed_ids" if masked else "action_ids": IDS})
+        restriction: dict[str, Any] = {"allowed_ids" if masked else "action_ids": IDS}
+        env = make_token_env(**TASK, **restriction)
         kind = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
         model = kind("MlpPolicy", env, policy_kwargs=language_model_kwargs(TINY_PATH), device="cpu", seed=0)
         load_language_model(model.policy, TINY_PATH, None if masked else IDS)
@@ -110,7 +112,8 @@ class TestWindowTransformer:
     def test_equals_a_llama_of_any_shape(self) -> None:
         """Random weights, three layers; rows of different lengths in one batch."""
         tokenizer = train_tokenizer()
-        llama = make_tiny_model(tokenizer, Shape(48, 3, 4, 80), seed=3).eval()
+        llama: Any = make_tiny_model(tokenizer, Shape(48, 3, 4, 80), seed=3)
+        llama.eval()
         space = spaces.Box(0, len(tokenizer), (20,), np.int64)
         ours = WindowTransformer(space, width=48, layers=3, heads=4, feedforward=80)
         weights = llama.state_dict()

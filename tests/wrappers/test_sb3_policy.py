@@ -30,7 +30,8 @@ def model_of(name: str, **more: Any) -> tuple[Any, Any]:
     import stable_baselines3
 
     masked = name == "MaskablePPO"
-    env = make_token_env(**TASK, **{"allowed_ids" if masked else "action_ids": IDS})
+    restriction: dict[str, Any] = {"allowed_ids" if masked else "action_ids": IDS}
+    env = make_token_env(**TASK, **restriction)
     kind = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
     if name == "RecurrentPPO":
         policy, kwargs = "MlpLstmPolicy", {**SMALL, "lstm_hidden_size": 8}
