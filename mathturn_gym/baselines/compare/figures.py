@@ -17,8 +17,8 @@ from mathturn_gym.errors import MissingDependencyError
 
 __all__ = ["draw_all"]
 
-_POINTS: Final = 60
-_BAND_RESAMPLES: Final = 400
+_POINTS: Final = 40
+_BAND_RESAMPLES: Final = 300
 _LINES: Final = ("-", "--", ":")
 _AXIS_NAMES: Final = {"tokens": "environment tokens", "cpu_s": "CPU seconds of training"}
 
@@ -173,7 +173,7 @@ def _improvement(
             axes.text(
                 c, r, f"{found.value:.2f}", ha="center", va="center", color="w" if dark else "k", fontweight=weight
             )
-    axes.imshow(shown, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto")
+    axes.imshow(shown, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(size), labels, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(size), labels)
     axes.tick_params(length=0)

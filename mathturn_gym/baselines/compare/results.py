@@ -68,6 +68,7 @@ class Results:
         self.figure = figure
         self.labels = tuple(dict.fromkeys(one.cell.label for one in outcomes))
         self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
+        self._turns = {task: self._most_turns(task) for task in self.tasks}
         self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in AXES}
 
     def of(self, label: str | None, task: str) -> list[Outcome]:
@@ -77,8 +78,7 @@ class Results:
 
     def turns(self, task: str) -> int:
         """The most turns that any run of the task was evaluated on; 1 where nothing is known."""
-        names = [name for one in self.of(None, task) for name in _figures_of(one)]
-        return max((int(name.removeprefix("acc@")) for name in names), default=1)
+        return self._turns[task]
 
     def limit(self, task: str, axis: str) -> Limit | None:
         """The budget that is common to all finished runs of a task; None where no run has finished."""
@@ -109,6 +109,10 @@ class Results:
     def complete(self, view: str) -> list[str]:
         """The rows that have a score on every task: those that can be compared over all tasks."""
         return [label for label in self.labels if all(self.scores(label, view, task).size for task in self.tasks)]
+
+    def _most_turns(self, task: str) -> int:
+        names = [name for one in self.of(None, task) for name in _figures_of(one)]
+        return max((int(name.removeprefix("acc@")) for name in names), default=1)
 
     def _limit(self, task: str, axis: str) -> Limit | None:
         done = [one for one in self.of(None, task) if one.status == "finished"]

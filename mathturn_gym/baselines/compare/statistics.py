@@ -10,6 +10,7 @@ it knows no algorithm whose tasks have different numbers of runs, which is what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -85,8 +86,13 @@ def aggregate(scores: Scores, name: str, *, resamples: int = 50_000, seed: int =
     >>> aggregate([np.array([0.0, 0.5, 0.6, 1.0])], "IQM", resamples=1000).value
     0.55
     """
-    _check(scores)
     check_int("resamples", resamples, low=1)
+    return _aggregate(_frozen(scores), name, resamples, seed)
+
+
+@lru_cache(maxsize=4096)  # tables, pictures and raw numbers all ask for the same
+def _aggregate(frozen: tuple[bytes, ...], name: str, resamples: int, seed: int) -> Estimate:
+    scores = _thawed(frozen)
     function, rng = AGGREGATES[name], _rng(seed, name)
     value = float(function([task[None, :] for task in scores])[0])
     runs = sum(task.size for task in scores)
@@ -144,22 +150,26 @@ def improvement(x: Scores, y: Scores, *, resamples: int = 2_000, seed: int = 0) 
     >>> improvement([np.array([0.5, 0.7])], [np.array([0.5, 0.6])], resamples=100).value
     0.625
     """
-    _check(x)
-    _check(y)
     if len(x) != len(y):
         raise InvalidValueError(f"x and y must be on the same tasks, got {len(x)} and {len(y)}")
-    rng = _rng(seed, "improvement")
+    return _improvement(_frozen(x), _frozen(y), resamples, seed)
 
-    def better(xs: Sequence[Floats], ys: Sequence[Floats]) -> Floats:
-        pairs = [(a[:, :, None], b[:, None, :]) for a, b in zip(xs, ys, strict=True)]
-        return np.asarray(np.mean([((a > b) + 0.5 * (a == b)).mean(axis=(1, 2)) for a, b in pairs], axis=0))
 
+@lru_cache(maxsize=4096)
+def _improvement(frozen_x: tuple[bytes, ...], frozen_y: tuple[bytes, ...], resamples: int, seed: int) -> Estimate:
+    x, y, rng = _thawed(frozen_x), _thawed(frozen_y), _rng(seed, "improvement")
     runs = sum(task.size for task in (*x, *y))
-    value = float(better([task[None, :] for task in x], [task[None, :] for task in y])[0])
+    value = float(_better([task[None, :] for task in x], [task[None, :] for task in y])[0])
     if max(task.size for task in (*x, *y)) < 2:
         return Estimate(value, None, None, runs)
-    drawn = better([_draw(task, resamples, rng) for task in x], [_draw(task, resamples, rng) for task in y])
+    drawn = _better([_draw(task, resamples, rng) for task in x], [_draw(task, resamples, rng) for task in y])
     return _interval(value, drawn, runs)
+
+
+def _better(xs: Sequence[Floats], ys: Sequence[Floats]) -> Floats:
+    """P(X > Y) per sample, averaged over tasks: (R, N) and (R, M) per task to (R,)."""
+    pairs = [(a[:, :, None], b[:, None, :]) for a, b in zip(xs, ys, strict=True)]
+    return np.asarray(np.mean([((a > b) + 0.5 * (a == b)).mean(axis=(1, 2)) for a, b in pairs], axis=0))
 
 
 def _above(task: Floats, levels: Floats) -> Floats:
@@ -183,6 +193,16 @@ def _interval(value: float, drawn: Floats, count: int) -> Estimate:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(value, float(low), float(high), count)
+
+
+def _frozen(scores: Scores) -> tuple[bytes, ...]:
+    """Checked scores as something that can be looked up."""
+    _check(scores)
+    return tuple(np.asarray(task, dtype=np.float64).tobytes() for task in scores)
+
+
+def _thawed(frozen: tuple[bytes, ...]) -> list[Floats]:
+    return [np.frombuffer(task, dtype=np.float64) for task in frozen]
 
 
 def _check(scores: Scores) -> None:

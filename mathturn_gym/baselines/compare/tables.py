@@ -126,6 +126,7 @@ def as_html(table: Table) -> str:
 
 def _plain(text: str) -> str:
     """Markdown shows it as it is, on one line."""
-    for sign in "\\|*_`<>[]":
+    for sign in "\\|*`<>":
         text = text.replace(sign, f"\\{sign}")
+    text = text.replace("](", "]\\(")  # no links
     return " ".join(text.split())

@@ -183,7 +183,7 @@ def test_texts_are_shown_as_they_are() -> None:
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;b&gt;t" in page
-    assert r"x\_y\* \[bold\]" in as_markdown(table)
+    assert r"x_y\* [bold]" in as_markdown(table)
     assert r"| a\|b | c |" in as_markdown(table)
     assert "x_y* [bold]" in printed(table, 100)
 
