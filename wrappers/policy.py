@@ -318,10 +318,14 @@ class CausalLMPolicy:
             B arrays, float32 (A_b,); -inf where an id is cut off.
 
         Raises:
-            InvalidValueError: as for `complete`.
+            InvalidValueError: lengths that differ; an empty context, ids outside the vocabulary, or context and
+                completion together longer than `max_length`. The row is named.
         """
+        if len(completions) != len(contexts):
+            raise InvalidValueError(f"completions must have one entry per context ({len(contexts)}), got {len(completions)}")
         for row, (context, ids) in enumerate(zip(contexts, completions, strict=True)):
-            self._budget(f"[{row}]", context, len(ids))
+            self._check(f"contexts[{row}]", context)
+            self._check(f"contexts[{row}] + completions[{row}]", np.concatenate([context, ids]))
         with self._lock, eval_mode(self.model):
             return score_completions(self._runner, self.sampling, contexts, completions, self.max_batch_size)
 
@@ -396,25 +400,26 @@ class CausalLMPolicy:
             else:
                 done.set_result(None)
 
-    def _budget(self, place: str, context: Ids, max_tokens: int) -> int:
-        """The budget after the model's own length limit; raises for a context that the model cannot continue."""
-        budget = check_int(f"max_tokens{place}", max_tokens, low=0)
-        name = f"contexts{place}" if place else "context"
-        if len(context) == 0:
+    def _check(self, name: str, ids: Ids) -> None:
+        """Raises for ids that the model cannot read."""
+        if len(ids) == 0:
             raise InvalidValueError(f"{name} is empty: a language model continues at least one id")
-        low, high = int(np.min(context)), int(np.max(context))
+        low, high = int(np.min(ids)), int(np.max(ids))
         if low < 0 or high >= self.vocab_size:
             raise InvalidValueError(
                 f"{name} has id {low if low < 0 else high}, outside the vocabulary [0, {self.vocab_size})"
             )
-        if self.max_length is None:
-            return budget
-        if len(context) > self.max_length:
+        if self.max_length is not None and len(ids) > self.max_length:
             raise InvalidValueError(
-                f"{name} has {len(context)} ids, the model's positions end at {self.max_length}: "
+                f"{name} has {len(ids)} ids, the model's positions end at {self.max_length}: "
                 f"make the environment with max_context_tokens={self.max_length} or less"
             )
-        return min(budget, self.max_length - len(context))
+
+    def _budget(self, place: str, context: Ids, max_tokens: int) -> int:
+        """The budget after the model's own length limit; raises for a context that the model cannot continue."""
+        budget = check_int(f"max_tokens{place}", max_tokens, low=0)
+        self._check(f"contexts{place}" if place else "context", context)
+        return budget if self.max_length is None else min(budget, self.max_length - len(context))
 
     def _submit(self, label: str, context: Ids, budget: int, seed: int | None) -> int:
         if seed is None:

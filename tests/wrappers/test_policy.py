@@ -243,6 +243,19 @@ def test_contexts_that_cannot_be_continued_are_named(context: Ids, message: str)
         CausalLMPolicy(gpt2()).complete([np.array([1]), context], max_tokens=[1, 1])
 
 
+@pytest.mark.parametrize(
+    ("completions", "message"),
+    [
+        ([np.array([3])], r"completions must have one entry per context \(2\)"),
+        ([np.array([3]), np.array([9999])], r"completions\[1\] has id 9999"),
+        ([np.array([3]), np.arange(31)], r"completions\[1\] has 33 ids.*end at 32"),
+    ],
+)
+def test_completions_that_cannot_be_scored_are_named(completions: list[Ids], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        CausalLMPolicy(gpt2()).score([np.array([1]), np.array([1, 2])], completions)
+
+
 def test_lengths_that_differ_are_refused(model: Any) -> None:
     policy = CausalLMPolicy(model, TOKENIZER)
     with pytest.raises(InvalidValueError, match="max_tokens"):
