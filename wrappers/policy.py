@@ -322,7 +322,9 @@ class CausalLMPolicy:
                 completion together longer than `max_length`. The row is named.
         """
         if len(completions) != len(contexts):
-            raise InvalidValueError(f"completions must have one entry per context ({len(contexts)}), got {len(completions)}")
+            raise InvalidValueError(
+                f"completions must have one entry per context ({len(contexts)}), got {len(completions)}"
+            )
         for row, (context, ids) in enumerate(zip(contexts, completions, strict=True)):
             self._check(f"contexts[{row}]", context)
             self._check(f"contexts[{row}] + completions[{row}]", np.concatenate([context, ids]))
