@@ -59,7 +59,7 @@ def compare(
     means with 95 % stratified bootstrap intervals, learning curves, performance profiles, probabilities of improvement.
     Runs that failed, diverged or are missing are in it, and marked.
 
-    Ctrl-C loses nothing that is finished; the same command, or `--out DIR` alone, goes on. More algorithms, tasks or
+    The exit code is 1 where a run failed. Ctrl-C loses nothing that is finished; the same command, or `--out DIR` alone, goes on. More algorithms, tasks or
     seeds can be added to a folder at any time.
 
     For example:
@@ -109,7 +109,10 @@ def compare(
             soft_wrap=True,
         )
         raise typer.Exit(130)
-    _show(console, make_report(folder, figure=figure))
+    made = make_report(folder, figure=figure)
+    _show(console, made)
+    if any(one.status == "failed" for one in made.results.outcomes):
+        raise typer.Exit(1)
 
 
 def _run(console: Console, folder: Path, jobs: int) -> bool:
@@ -124,13 +127,17 @@ def _run(console: Console, folder: Path, jobs: int) -> bool:
 
 def _show(console: Console, report: Report) -> None:
     """The tables but for the longest, and where the rest is."""
+    from mathturn_gym.baselines.compare import CellFolder
     from mathturn_gym.baselines.compare.tables import as_rich
 
     for table in report.tables:
         console.print(as_rich(table, console.width))
     for one in report.results.outcomes:
         if one.status in ("failed", "diverged"):
-            console.print(f"{one.status}: {one.cell}: {one.message}", style="red", markup=False, soft_wrap=True)
+            log = CellFolder(report.out, one.cell).log
+            console.print(
+                f"{one.status}: {one.cell}: {one.message} (log: {log})", style="red", markup=False, soft_wrap=True
+            )
     console.print(f"page: {report.out / 'report.html'}", markup=False, soft_wrap=True)
     console.print(
         f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}", markup=False, soft_wrap=True
@@ -141,7 +148,9 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     """Every run, and the most CPU time that training may take."""
     from mathturn_gym.baselines.compare import CellFolder
     from mathturn_gym.baselines.compare.display import minutes
+    from mathturn_gym.baselines.compare.lookup import check_cells
 
+    check_cells(cells)
     left = []
     for cell in cells:
         status = CellFolder(folder, cell).outcome().status

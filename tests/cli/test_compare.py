@@ -65,7 +65,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         patch.syspath_prepend(PRETEND)
         patch.setenv("COLUMNS", "100")
         done = run(str(folder / "matrix.toml"), "--out", str(folder / "out"))
-    assert done.exit_code == 0
+    assert done.exit_code == 1, "two runs failed"
     return folder / "out", done.output
 
 
@@ -78,6 +78,9 @@ def test_a_line_per_run_and_tables_without_a_terminal(compared: tuple[Path, str]
     assert "u at 20.0 CPU seconds" in shown
     assert "2 of 2 runs failed (seed 0, 1 at 1,000 tokens: ValueError: <b>no</b> [luck]): not counted" in flat(shown)
     assert "no score on u: not comparable over all tasks" in flat(shown)
+    log = out / "cells/broken/u/seed-1/log.txt"
+    assert f"failed: broken on u, seed 1: ValueError: <b>no</b> [luck] (log: {log})" in shown
+    assert "Traceback" in log.read_text()
     assert f"page: {out / 'report.html'}" in shown
 
 
@@ -135,6 +138,7 @@ def test_the_report_is_made_again_from_what_is_there(compared: tuple[Path, str])
     assert "### t at 1,000 tokens" in before
     again = run("--report", str(out))
     assert (out / "report.md").read_text() == before, "intervals are decided by a seed"
+    assert again.exit_code == 0
     assert again.output[again.output.index("All tasks") :] == shown[shown.index("All tasks") :]
 
 
@@ -161,7 +165,9 @@ def test_mistakes_in_reporting(compared: tuple[Path, str], tmp_path: Path) -> No
 def test_a_folder_alone_goes_on_and_more_can_be_added(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     flags = ("--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "500", "--out", out)
-    assert "1/1 done" in run(*flags, "--seeds", "1").output
+    first = run(*flags, "--seeds", "1")
+    assert first.exit_code == 0
+    assert "1/1 done" in first.output
     assert "1 runs, 1 done already" in run("--out", out).output
     more = run(*flags, "--seeds", "4,", "--jobs", "1")
     assert "2 runs, 1 done already, 1 at a time" in more.output
@@ -179,6 +185,8 @@ def test_dry_run_lists_and_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     flags = ("--algorithms", "grpo", "--tasks", "lins", "--tokens", "9", "--out", str(tmp_path / "out"))
     assert "without --cpu-seconds nobody knows how long" in run(*flags, "--dry-run").output
+    with pytest.raises(InvalidValueError, match="did you mean 'group_size'"):
+        run(*flags, "--dry-run", "--set", "groupsize=4")
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from rich.text import Text
 
 from mathturn_gym.baselines.compare.cells import Outcome
 from mathturn_gym.baselines.compare.matrix import Cell
+from mathturn_gym.baselines.compare.runner import Observer
 
 __all__ = ["CompareDisplay", "minutes", "share_of"]
 
 
-class CompareDisplay:
+class CompareDisplay(Observer):
     """A live view of `run_matrix`: use it as a context, and give it as the observer.
 
     Args:

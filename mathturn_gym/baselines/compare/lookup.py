@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mathturn_gym.baselines.compare.matrix import Cell
@@ -40,22 +44,48 @@ def resolve(algorithm: str) -> Callable[..., Any]:
 def check_cells(cells: Iterable[Cell]) -> None:
     """Finds a mistyped name or setting before hours of other runs, as far as that is possible without running.
 
+    Modules of the current folder are found, as with `python -m`: that is where the runs' processes are started.
+
     Raises:
-        InvalidValueError: an algorithm or a built-in algorithm's task is unknown, or a language-model trainer has no
-            such setting, or not such a value.
+        InvalidValueError: an algorithm or a built-in algorithm's task is unknown, or it has no such setting.
+        MissingDependencyError: an algorithm's library is not installed.
     """
+    different = {(c.algorithm, c.task, json.dumps(dict(c.settings), sort_keys=True)): c for c in reversed(list(cells))}
+    for cell in reversed(different.values()):
+        with _modules_of_this_folder():
+            resolve(cell.algorithm)
+        try:
+            _check_built_in(cell)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{cell}: {error}") from error
+
+
+def _check_built_in(cell: Cell) -> None:
+    """Makes the config that the run would make."""
     from mathturn_gym.baselines.algorithms import ALGORITHMS
     from mathturn_gym.baselines.config import PRESETS, preset
 
-    for cell in cells:
-        resolve(cell.algorithm)
-        if cell.algorithm not in ALGORITHMS:
-            continue
-        if cell.task not in PRESETS:
-            raise_unknown_name("task", cell.task, PRESETS)
-        if ALGORITHMS[cell.algorithm].kind == "language model":
-            changes = {"budget_tokens": cell.tokens, "budget_cpu_s": cell.cpu_seconds, "episodes": None}
-            try:
-                preset(cell.task, "-", algorithm=cell.algorithm, **{**changes, **cell.settings})
-            except InvalidValueError as error:
-                raise InvalidValueError(f"{cell}: {error}") from error
+    if cell.algorithm not in ALGORITHMS:
+        return
+    if cell.task not in PRESETS:
+        raise_unknown_name("task", cell.task, PRESETS)
+    if ALGORITHMS[cell.algorithm].kind == "classic":
+        from mathturn_gym.baselines.classic_settings import ClassicConfig
+
+        ClassicConfig(cell.algorithm, cell.task, "-", cell.seed, cell.tokens, cell.cpu_seconds, cell.settings)
+        return
+    budget = {"budget_tokens": cell.tokens, "budget_cpu_s": cell.cpu_seconds, "episodes": None}
+    preset(cell.task, "-", algorithm=cell.algorithm, **{**budget, **cell.settings})
+
+
+@contextmanager
+def _modules_of_this_folder() -> Iterator[None]:
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove(here)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, read_json, write_json
 from mathturn_gym.baselines.compare.lookup import check_cells
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
 __all__ = ["Observer", "cores", "open_matrix", "read_cells", "run_matrix"]
 
@@ -26,8 +26,8 @@ _TICK_S: Final = 0.5
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-class Observer(Protocol):
-    """Who looks on while cells run; every method returns quickly."""
+class Observer:
+    """Who looks on while cells run: this one sees nothing; override what you want to see, and return quickly."""
 
     def begin(self, outcomes: Sequence[Outcome], jobs: int) -> None:
         """What there is of every cell before anything runs, and how many run at a time."""
@@ -76,8 +76,7 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
     cells = {cell.key: cell for cell in before}
     for cell in matrix.cells():
         cells.setdefault(cell.key, cell)
-    with _modules_of_this_folder():
-        check_cells(matrix.cells())
+    check_cells(matrix.cells())
     for cell in matrix.cells():
         CellFolder(out, cell).prepare()
     data = {"format": 1, "command": command, "jobs": matrix.jobs, "cells": [cell.to_json() for cell in cells.values()]}
@@ -99,7 +98,11 @@ def read_cells(out: str | Path) -> list[Cell]:
 
 
 def run_matrix(
-    out: str | Path, *, jobs: int, observer: Observer, interrupted: Callable[[], bool] = lambda: False
+    out: str | Path,
+    *,
+    jobs: int = 2,
+    observer: Observer | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Runs every cell of a folder that has no result yet, `jobs` at a time, each in a process with one thread.
 
@@ -108,7 +111,7 @@ def run_matrix(
     Args:
         out: The comparison's folder, made by `open_matrix`.
         jobs: Processes at a time, at most as many as there are cores.
-        observer: Is told what happens.
+        observer: Is told what happens; None for nobody.
         interrupted: Asked often; once True, no cell is begun, and those that run are asked to save and end.
 
     Returns:
@@ -120,7 +123,7 @@ def run_matrix(
     folders = [CellFolder(out, cell) for cell in read_cells(out)]
     outcomes = [folder.outcome() for folder in folders]
     waiting = [folder for folder, outcome in zip(folders, outcomes, strict=True) if not outcome.done]
-    jobs = min(jobs, cores())
+    jobs, observer = min(check_int("jobs", jobs, low=1), cores()), observer or Observer()
     with _only_one(Path(out)):
         observer.begin(outcomes, jobs)
         return _run(waiting, jobs, observer, interrupted)
@@ -181,20 +184,6 @@ def _note_failure(one: _Running, stopping: bool) -> None:
     else:
         reason = f"the process ended with exit code {code}"
     one.folder.fail(f"{reason}; see {one.folder.log}")
-
-
-@contextmanager
-def _modules_of_this_folder() -> Iterator[None]:
-    """`--algorithms my_module:my_run` means the file in the current folder, as with `python -m`."""
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(here)
 
 
 @contextmanager

@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines.compare import Cell, CellFolder, Matrix, Outcome, open_matrix, read_cells, run_matrix
+from mathturn_gym.baselines.compare import (
+    Cell,
+    CellFolder,
+    Matrix,
+    Observer,
+    Outcome,
+    open_matrix,
+    read_cells,
+    run_matrix,
+)
 from mathturn_gym.baselines.compare.runner import cores
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -26,7 +35,7 @@ def pretend_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
-class Watch:
+class Watch(Observer):
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -194,12 +203,7 @@ def test_an_error_in_the_observer_leaves_no_process_behind(tmp_path: Path) -> No
 def test_runs_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     wanted = matrix(tmp_path / "out", {"slow": {"wait": True}})
     open_matrix(wanted)
-    script = (
-        "from mathturn_gym.baselines.compare import run_matrix\n"
-        "class Quiet:\n"
-        "    begin = tick = finished = stopping = lambda *args: None\n"
-        f"run_matrix({wanted.out!r}, jobs=1, observer=Quiet())\n"
-    )
+    script = f"from mathturn_gym.baselines.compare import run_matrix\nrun_matrix({wanted.out!r}, jobs=1)\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
     until((tmp_path / "out/cells/slow/t/seed-0/run/waiting").exists)
@@ -249,17 +253,22 @@ def test_algorithms_are_looked_up_before_anything_runs(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("algorithm", "changes", "message"),
     [
-        ({"tasks": ["lin"]}, "unknown task 'lin': did you mean 'lins'"),
-        ({"settings": {"learning_rat": 1}}, "grpo on lins, seed 0: unknown config field 'learning_rat': did you mean"),
-        ({"settings": {"group_size": 1}}, "grpo on lins, seed 0: algorithm 'grpo' centres rewards by their group"),
+        ("grpo", {"tasks": ["lin"]}, "grpo on lin, seed 0: unknown task 'lin': did you mean 'lins'"),
+        ("grpo", {"settings": {"learning_rat": 1}}, "unknown config field 'learning_rat': did you mean"),
+        ("grpo", {"settings": {"group_size": 1}}, "grpo on lins, seed 0: algorithm 'grpo' centres rewards by their"),
+        (
+            "sb3_a2c",
+            {"settings": {"learning_rat": 1}},
+            "setting of sb3_a2c 'learning_rat': did you mean 'learning_rate'",
+        ),
     ],
 )
-def test_settings_are_checked_before_anything_runs(tmp_path: Path, changes: Any, message: str) -> None:
+def test_settings_are_checked_before_anything_runs(tmp_path: Path, algorithm: str, changes: Any, message: str) -> None:
     given: dict[str, Any] = {"tasks": ["lins"], "tokens": 1000, **changes}
     with pytest.raises(InvalidValueError, match=message):
-        open_matrix(Matrix(algorithms=["grpo"], out=str(tmp_path / "out"), **given))
+        open_matrix(Matrix(algorithms=[algorithm], out=str(tmp_path / "out"), **given))
     assert not (tmp_path / "out").exists()
 
 
