@@ -56,7 +56,8 @@ TUNED: Final[Mapping[tuple[str, str | None], Mapping[str, Any]]] = {
     ("rloo", None): {"group_size": 4},
     ("grpo", None): _GROUPS,
     ("dr_grpo", None): _GROUPS,
-    ("gspo", None): _GROUPS,
+    ("gspo", None): {**_GROUPS, "clip": 0.02, "entropy_weight": 0.001},
+    ("rft", None): {"entropy_weight": 0.0},  # likelihood alone, as it is defined
 }
 """What an algorithm changes, on every task (None) or on one; found by `benchmarks/tune.py`."""
 
