@@ -158,7 +158,7 @@ def test_mistakes_in_reporting(compared: tuple[Path, str], tmp_path: Path) -> No
         run("--report", out, "--figure", "loss")
     with pytest.raises(InvalidValueError, match="--report runs nothing"):
         run("--report", out, "--seeds", "3")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="holds no comparison"):
         run("--report", str(tmp_path))
 
 

@@ -91,6 +91,8 @@ def read_cells(out: str | Path) -> list[Cell]:
         CheckpointError: no such folder, or its `matrix.json` is broken.
     """
     file = Path(out) / "matrix.json"
+    if not file.exists():
+        raise CheckpointError(f"{str(out)!r} holds no comparison: it has no matrix.json")
     try:
         return [Cell.from_json(cell) for cell in read_json(file)["cells"]]
     except (KeyError, TypeError, AttributeError, InvalidValueError) as error:
