@@ -124,14 +124,15 @@ class _Layer(nn.Module):
         k = _rotated(k, cos, sin)
         if last_B is None:
             q = _rotated(self._split(attention["q_proj"](normed)), cos, sin)
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            places = torch.arange(x.shape[1], device=x.device)
+            mixed = _attention(q, k, v, places <= places[:, None])
         else:
             rows = torch.arange(len(x), device=x.device)
             x = x[rows, last_B][:, None]
             q = self._split(attention["q_proj"](normed[rows, last_B][:, None]))
             q = _rotated(q, cos[last_B][:, None, None], sin[last_B][:, None, None])
             seen = torch.arange(k.shape[2], device=x.device) <= last_B[:, None]
-            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None])
+            mixed = _attention(q, k, v, seen[:, None, None])
         x = x + attention["o_proj"](mixed.transpose(1, 2).flatten(2))
         normed = self.post_attention_layernorm(x)
         x = x + mlp["down_proj"](functional.silu(mlp["gate_proj"](normed)) * mlp["up_proj"](normed))
@@ -245,6 +246,12 @@ def _window_of(space: spaces.Space[Any]) -> tuple[spaces.Box, int]:
         raise InvalidValueError(f"observation_space must be one of TokenLevelEnv's, got {space}")
     others = [space[name] for name in ("turn", "verdict")] if isinstance(space, spaces.Dict) else []
     return window, sum(int(one.n) for one in others if isinstance(one, spaces.Discrete))
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """Attention in plain operations: torch's fused one has no second derivative, and TRPO needs one."""
+    scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

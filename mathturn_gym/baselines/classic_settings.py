@@ -68,13 +68,14 @@ _PPO: Final[Mapping[str, Any]] = {
 }
 _DQN: Final[Mapping[str, Any]] = {
     "gamma": 0.8,
+    "n_steps": 5,
     "buffer_size": 30_000,
     "learning_starts": 2_000,
     "batch_size": 128,
     "train_freq": 1,
     "gradient_steps": 2,
     "target_update_interval": 1_000,
-    "learning_rate": 5e-4,
+    "learning_rate": 1e-3,
     "exploration_final_eps": 0.05,
 }
 _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -90,7 +91,14 @@ _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
         "sub_sampling_factor": 2,
         "target_kl": 0.03,
     },
-    "sb3_a2c": {**_ACTOR_CRITIC, "n_steps": 4, "learning_rate": 1e-3, "ent_coef": 0.03, "normalize_advantage": True},
+    "sb3_a2c": {
+        **_ACTOR_CRITIC,
+        "n_steps": 16,
+        "use_rms_prop": False,
+        "learning_rate": 2e-3,
+        "ent_coef": 0.03,
+        "normalize_advantage": True,
+    },
     "sb3_dqn": _DQN,
     "qr_dqn": _DQN,
 }
