@@ -85,7 +85,7 @@ def answer_grammar(tokenizer: PreTrainedTokenizerBase) -> AnswerGrammar:
     end = tokenizer.eos_token_id
     if not isinstance(end, int):
         raise InvalidValueError(f"answers_only: the tokenizer must have an end-of-turn id, got eos_token_id {end!r}")
-    after_digit = {digit: (*digits, close) for digit in digits}
+    after_digit = dict.fromkeys(digits, (*digits, close))
     return AnswerGrammar((box,), {box: tuple(digits), close: (end,), **after_digit})
 
 

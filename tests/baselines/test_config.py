@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines.config import PRESETS, TrainConfig, preset
+from mathturn_gym.baselines.config import ALGORITHM_NAMES, PRESETS, TrainConfig, preset
 from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.problems import Curriculum
 
 
 def test_a_config_survives_json() -> None:
@@ -38,6 +39,17 @@ def test_every_preset_is_a_config(name: str) -> None:
         ("warmup_iterations", -1),
         ("save_every", 0),
         ("threads", 0),
+        ("algorithm", "grop"),
+        ("precision", "float16"),
+        ("estimator", "gea"),
+        ("random_weights", 1),
+        ("group_size", 3),
+        ("accumulate", 33),
+        ("budget_cpu_s", 0.0),
+        ("budget_tokens", 0),
+        ("gae_lambda", 1.1),
+        ("kl_weight", -1.0),
+        ("patience", -1),
     ],
 )
 def test_values_outside_their_range_are_refused_by_name(field: str, value: Any) -> None:
@@ -78,3 +90,41 @@ def test_validation_problems_are_of_their_own_split() -> None:
     assert (config.problems_of("train"), config.problems_of("validation")) == ("lins:train", "lins:validation")
     own = preset("lins", "x", problems="mine.jsonl", validation_problems="other.jsonl")
     assert (own.problems_of("train"), own.problems_of("validation")) == ("mine.jsonl", "other.jsonl")
+
+
+def test_fields_that_do_not_go_together_are_named() -> None:
+    for changes, message in (
+        ({"episodes": None}, "never end"),
+        ({"algorithm": "gspo"}, "group_size must be 2 at least"),
+        ({"random_weights": True, "model": "somewhere"}, "no use for model 'somewhere'"),
+        ({"patience": 2, "eval_every": 0}, "patience counts evaluations"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            TrainConfig.from_json({"run_dir": "x", **changes})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
+@pytest.mark.parametrize("task", PRESETS)
+def test_every_algorithm_has_settings_for_every_task(algorithm: str, task: str) -> None:
+    assert preset(task, "x", algorithm=algorithm).algorithm == algorithm
+
+
+def test_a_curriculum_is_named_by_its_families_and_levels() -> None:
+    config = preset("mixed", "x", problems="curriculum:integers,linear@1-2")
+    train, again = config.problems_of("train"), config.problems_of("train")
+    assert isinstance(train, Curriculum)
+    assert train is not again
+    assert set(train.weights()) == {"integers@1", "integers@2", "linear@1", "linear@2"}
+    validation = config.problems_of("validation")
+    assert [source.name for source in validation.sources] == [
+        f"{family}@{level}:validation" for family in ("integers", "linear") for level in (1, 2)
+    ]
+    for wrong in ("curriculum:integers", "curriculum:@1-2", "curriculum:integers@2-1", "curriculum:integers@1"):
+        with pytest.raises(InvalidValueError, match="FAMILY,FAMILY@LOW-HIGH"):
+            preset("mixed", "x", problems=wrong).problems_of("train")
+    with pytest.raises(InvalidValueError, match="unknown problems 'intgers@1:test'"):
+        preset("mixed", "x", problems="curriculum:intgers@1-2").problems_of("test")
+
+
+def test_a_mixture_is_split_part_by_part() -> None:
+    assert preset("lins", "x", problems="lins+2*add2").problems_of("test") == "lins:test+2*add2:test"
