@@ -78,7 +78,7 @@ def aggregate(scores: Scores, name: str, *, resamples: int = 50_000, seed: int =
         seed: Decides them.
 
     Returns:
-        The figure, its interval (None where no task has two runs: nothing is known of the spread), the number of runs.
+        The figure, its interval (None where a task has a single run: nothing is known of its spread), the number of runs.
 
     Raises:
         InvalidValueError: no task, a task without runs, or a score that is not finite.
@@ -96,7 +96,7 @@ def _aggregate(frozen: tuple[bytes, ...], name: str, resamples: int, seed: int) 
     function, rng = AGGREGATES[name], _rng(seed, name)
     value = float(function([task[None, :] for task in scores])[0])
     runs = sum(task.size for task in scores)
-    if max(task.size for task in scores) < 2:
+    if min(task.size for task in scores) < 2:
         return Estimate(value, None, None, runs)
     step = max(1, _CHUNK // runs)
     drawn = [
@@ -160,7 +160,7 @@ def _improvement(frozen_x: tuple[bytes, ...], frozen_y: tuple[bytes, ...], resam
     x, y, rng = _thawed(frozen_x), _thawed(frozen_y), _rng(seed, "improvement")
     runs = sum(task.size for task in (*x, *y))
     value = float(_better([task[None, :] for task in x], [task[None, :] for task in y])[0])
-    if max(task.size for task in (*x, *y)) < 2:
+    if min(task.size for task in (*x, *y)) < 2:
         return Estimate(value, None, None, runs)
     drawn = _better([_draw(task, resamples, rng) for task in x], [_draw(task, resamples, rng) for task in y])
     return _interval(value, drawn, runs)

@@ -116,6 +116,7 @@ def test_single_runs_have_no_interval() -> None:
     found = aggregate([np.array([0.3]), np.array([0.5])], "IQM")
     assert (found.value, found.low, found.high, found.count) == (0.4, None, None, 2)
     assert improvement([np.array([0.3])], [np.array([0.2])]).low is None
+    assert aggregate([np.array([0.3]), np.array([0.4, 0.6])], "IQM").low is None, "too narrow: one task would not vary"
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
