@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
+from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.training import train
-from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.metrics import Report, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed

@@ -27,9 +27,9 @@ from typing import Any
 
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
+from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.training import train
-from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT, FeedbackContext
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
@@ -137,7 +137,7 @@ def one_seed(seed: int, options: argparse.Namespace) -> dict[str, float]:
     return row
 
 
-def _changes(episodes: int | None) -> dict[str, int]:
+def _changes(episodes: int | None) -> dict[str, Any]:
     return {} if episodes is None else {"episodes": episodes, "eval_every": 0}
 
 

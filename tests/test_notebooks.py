@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("*.ipynb"))
-SMALLER = {"EPISODES = 6_000": "EPISODES = 256", "TEST_EPISODES = 512": "TEST_EPISODES = 96"}
+SMALLER = {
+    "EPISODES = 6_000": "EPISODES = 256",
+    "TEST_EPISODES = 512": "TEST_EPISODES = 96",
+    "TOKENS = 24_000": "TOKENS = 600",
+    "SEEDS = 3": "SEEDS = 1",
+}
 
 
 def code_of(path: Path) -> str:

@@ -14,10 +14,10 @@ import torch
 
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.reinforce import TurnBaseline
-from mathturn_gym.baselines.trainer import accuracy_by_turn
-from mathturn_gym.baselines.training import make_trainer, train
 from mathturn_gym.baselines.runs import load_checkpoint, read_metrics
 from mathturn_gym.baselines.tiny import TINY_PATH
+from mathturn_gym.baselines.trainer import accuracy_by_turn
+from mathturn_gym.baselines.training import make_trainer, train
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Status, Verdict

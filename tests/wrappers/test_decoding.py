@@ -249,7 +249,8 @@ def test_the_buffers_of_one_turn_serve_the_next() -> None:
     for turn in range(4):
         found = policy.complete(contexts, max_tokens=[5] * 4, seeds=range(4))
         contexts = [np.concatenate([c, d.ids, feedback(0, turn)]) for c, d in zip(contexts, found, strict=True)]
-        buffers.add(policy._loop._arena.cache.layers[0].keys.data_ptr())
+        layer: Any = policy._loop._arena.cache.layers[0]
+        buffers.add(layer.keys.data_ptr())
     assert len(buffers) == 1
 
 
@@ -334,7 +335,12 @@ def test_contexts_of_different_lengths_move_in_once(monkeypatch: pytest.MonkeyPa
     """Their prefills are several passes; the buffers are made for all of them at the first."""
     starts, moves = [*prompts(2, low=120, high=121), *prompts(6, low=20, high=21)], []
     relocate = Arena._relocate
-    monkeypatch.setattr(Arena, "_relocate", lambda *args: (moves.append(args[1:]), relocate(*args)))
+
+    def watched(*args: Any) -> None:
+        moves.append(args[1:])
+        relocate(*args)
+
+    monkeypatch.setattr(Arena, "_relocate", watched)
     policy = CausalLMPolicy(make(llama), stop_ids=[])
     policy.complete(starts, max_tokens=[9] * 8, seeds=range(8))
     assert policy.stats.prefill_passes == 2

@@ -78,7 +78,7 @@ def test_it_samples_from_the_policys_own_distribution() -> None:
 
 def test_a_language_model_and_its_copy_say_the_same() -> None:
     """At the same seeds: the warm start as it is, and as the policy that a classic algorithm begins with."""
-    from mathturn_gym.baselines.masking import restrict_ids
+    from mathturn_gym.baselines.masking import AnswerGrammar, mask_logits
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
     model, env = model_of("PPO", **language_model_kwargs(TINY_PATH))
@@ -87,7 +87,7 @@ def test_a_language_model_and_its_copy_say_the_same() -> None:
     contexts = [prompt[prompt < 405]] * 50
     ours = Sb3Policy(model, env).complete(contexts, max_tokens=[6] * 50, seeds=range(50))
     original: Any = CausalLMPolicy.from_pretrained(TINY_PATH)
-    restrict_ids(original.model, IDS)
+    mask_logits(original.model, AnswerGrammar(tuple(IDS), {}))
     theirs = original.complete(contexts, max_tokens=[6] * 50, seeds=range(50))
     assert [one.ids.tolist() for one in ours] == [one.ids.tolist() for one in theirs]
     assert [one.truncated for one in ours] == [one.truncated for one in theirs]
