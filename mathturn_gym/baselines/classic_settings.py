@@ -87,8 +87,8 @@ _BY_ALGORITHM: Final[Mapping[str, Mapping[str, Any]]] = {
         "n_steps": 16,
         "batch_size": 256,
         "n_critic_updates": 4,
-        "cg_max_steps": 8,
-        "sub_sampling_factor": 2,
+        "cg_max_steps": 5,
+        "sub_sampling_factor": 4,
         "target_kl": 0.03,
     },
     "sb3_a2c": {
@@ -106,12 +106,20 @@ _BY_TASK: Final[Mapping[str, Mapping[str, Any]]] = {
     # Sums of digits: the problem's 11 ids, and behind them the current answer.
     "add1": {"warm_start": False, "layers": 1, "window": 24, "pinned": 11},
 }
-_FROM_A_LANGUAGE_MODEL: Final[Mapping[str, Any]] = {"n_epochs": 2, "learning_rate": 3e-4, "ent_coef": 0.005}
+_FINE_TUNING: Final[Mapping[str, Mapping[str, Any]]] = {
+    # Gentler: there is something to lose.
+    "sb3_ppo": {"n_epochs": 2, "learning_rate": 3e-4, "ent_coef": 0.005},
+    "maskable_ppo": {"n_epochs": 2, "learning_rate": 3e-4, "ent_coef": 0.005},
+    "recurrent_ppo": {"n_epochs": 2, "learning_rate": 5e-4, "ent_coef": 0.01},
+    "sb3_a2c": {"learning_rate": 5e-4, "ent_coef": 0.005},
+}
 _BY_BOTH: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
-    (algorithm, task): {**_FROM_A_LANGUAGE_MODEL, "gamma": 0.98 if task == "guess8" else 0.9}
-    for algorithm in ("sb3_ppo", "maskable_ppo")
+    # In guess8 a wrong guess is worth the hint that it brings, some ten ids later.
+    (algorithm, task): {**_FINE_TUNING.get(algorithm, {}), "gamma": 0.98 if task == "guess8" else 0.9}
+    for algorithm in CLASSIC
     for task in ("lins", "guess8", "mul2", "mixed")
 }
+"""Chosen on validation problems and one seed: PPO and A2C on add1, PPO on lins; the others follow them."""
 
 
 @dataclass(frozen=True, slots=True)
