@@ -76,6 +76,17 @@ def test_warmup_from_nothing_gives_a_policy_that_can_be_evaluated(tmp_path: Path
     assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
 
 
+def test_another_algorithm_trains_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--set", "batch_episodes=8", "--set", "minibatches=2", "--set", "eval_episodes=4", "--episodes", "8"]
+    done = invoke("train", "mul2", "--algorithm", "grpo", *small)
+    assert done.exit_code == 0, done.output
+    assert "run folder: runs/mul2-grpo" in done.output
+    assert json.loads((tmp_path / "runs/mul2-grpo/config.json").read_text())["group_size"] == 4
+    with pytest.raises(InvalidValueError, match="did you mean 'grpo'"):
+        invoke("train", "mul2", "--algorithm", "gropo")
+
+
 def test_training_and_evaluating_the_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     args = ["--set", "batch_episodes=16", "--set", "eval_episodes=16", "--episodes", "32"]
