@@ -251,7 +251,8 @@ def _window_of(space: spaces.Space[Any]) -> tuple[spaces.Box, int]:
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     """Attention in plain operations: torch's fused one has no second derivative, and TRPO needs one."""
     scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
-    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+    mixed: torch.Tensor = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+    return mixed
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from mathturn_gym.baselines.algorithms import play_test, result_of, write_result
 from mathturn_gym.baselines.classic_settings import CLASSIC, ClassicConfig, algorithm_class
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.masking import answer_grammar, answer_ids
-from mathturn_gym.baselines.process import cpu_threads
+from mathturn_gym.baselines.process import cpu_threads, interrupt_flag
 from mathturn_gym.baselines.runs import RunFolder
 from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.baselines.trainer import accuracy_by_turn, make_vec
@@ -63,10 +63,11 @@ def run_classic(
     overwrite: bool = False,
     settings: Mapping[str, Any] | None = None,
     on_progress: Callable[[Mapping[str, float]], None] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Trains a classic algorithm on a task within a budget, and plays the test split once at the end.
 
-    Writes config.json, metrics.jsonl, policy.safetensors and, last, result.json into `run_dir`.
+    Writes config.json, metrics.jsonl, policy.safetensors and, last, result.json into `run_dir`. The first Ctrl-C ends
+    the run without a result (it cannot be resumed, only begun again), a second one raises.
 
     Args:
         algorithm: A key of `classic_settings.CLASSIC`.
@@ -81,19 +82,21 @@ def run_classic(
         on_progress: Called with each iteration's metrics, iteration 0 (before training) included.
 
     Returns:
-        The content of result.json.
+        The content of result.json; None where Ctrl-C ended the run.
 
     Raises:
         InvalidValueError: an unknown name, a setting outside its range, no budget, or a folder that is in use.
         MissingDependencyError: the algorithm is sb3-contrib's, which is not installed.
     """
     config = ClassicConfig(algorithm, task, str(run_dir), seed, tokens, cpu_seconds, dict(settings or {}))
-    with cpu_threads(1), _global_randomness():
+    with cpu_threads(1), _global_randomness(), interrupt_flag() as interrupted:
         run = ClassicRun(config)
         try:
             # It asks for a config's `run_dir` and `to_json` alone.
             path = RunFolder(cast(Any, config), overwrite=overwrite).path
-            status, message, used = run.train(path / "metrics.jsonl", on_progress)
+            status, message, used = run.train(path / "metrics.jsonl", on_progress, interrupted)
+            if interrupted():
+                return None
             run.save(path)
             test = None if status == "diverged" else play_test(run.task, run.policy())
         finally:
@@ -150,13 +153,17 @@ class ClassicRun:
         return Sb3Policy(self.model, self._view)
 
     def train(
-        self, metrics_file: Path, on_progress: Callable[[Mapping[str, float]], None] | None = None
+        self,
+        metrics_file: Path,
+        on_progress: Callable[[Mapping[str, float]], None] | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> tuple[str, str, Metrics]:
         """Trains until the first budget is used up.
 
         Args:
             metrics_file: A line of JSON is appended for every iteration.
             on_progress: Called with each line.
+            interrupted: Asked after every step; True ends the run.
 
         Returns:
             "finished" or "diverged"; what there is to say about it; and the "episodes", "tokens" and "cpu_s" used.
@@ -168,7 +175,7 @@ class ClassicRun:
             if on_progress is not None:
                 on_progress(metrics)
 
-        recorder = _Recorder(self, report)
+        recorder = _Recorder(self, report, interrupted)
         status, message = "finished", ""
         try:
             self.model.learn(self.config.tokens or _NO_END, callback=recorder, log_interval=_NO_END)
@@ -245,9 +252,9 @@ class _Recorder(BaseCallback):
     An iteration is a number of ids, and ends at the next boundary between rollouts, after what was learned from them.
     """
 
-    def __init__(self, run: ClassicRun, report: Callable[[Metrics], None]) -> None:
+    def __init__(self, run: ClassicRun, report: Callable[[Metrics], None], interrupted: Callable[[], bool]) -> None:
         super().__init__()
-        self._run, self._report = run, report
+        self._run, self._report, self._interrupted = run, report, interrupted
         self._settings = run.config.settings
         self.episodes = self.tokens = 0
         self.cpu_s = 0.0
@@ -270,10 +277,10 @@ class _Recorder(BaseCallback):
                 if self._run.curriculum is not None:
                     facts = info["metadata"]
                     self._run.curriculum.record(str(facts["family"]), int(facts["level"]), solved=info["is_success"])
-        return not self._over
+        return not (self._over or self._interrupted())
 
     def _on_training_end(self) -> None:
-        if not self._over:
+        if not (self._over or self._interrupted()):
             self._end_iteration(last=True)
 
     def _end_iteration(self, *, last: bool = False) -> None:

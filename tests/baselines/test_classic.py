@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,9 @@ def _few_test_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(name: str, folder: Path, task: str = "add1", tokens: int | None = 512, **more: Any) -> dict[str, Any]:
     settings = {**SMALL, **ROLLOUT.get(name, ON_POLICY), **more.pop("settings", {})}
-    return run_classic(name, task, folder, tokens=tokens, settings=settings, **more)
+    result = run_classic(name, task, folder, tokens=tokens, settings=settings, **more)
+    assert result is not None
+    return result
 
 
 def without_seconds(lines: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -135,6 +138,19 @@ def test_an_error_that_is_no_divergence_is_raised(tmp_path: Path, monkeypatch: p
     with pytest.raises(ValueError, match="a mistake of ours"):
         run("sb3_a2c", tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_an_interrupt_leaves_no_result(tmp_path: Path) -> None:
+    def interrupt(line: Any) -> None:
+        if line["iteration"] == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    settings = {**SMALL, **ROLLOUT["sb3_a2c"]}
+    folder = tmp_path / "run"
+    assert run_classic("sb3_a2c", "add1", folder, tokens=10**6, settings=settings, on_progress=interrupt) is None
+    assert len(read_metrics(folder)) == 2
+    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl"}
+    run("sb3_a2c", folder, tokens=64, overwrite=True)
 
 
 def test_a_curriculum_is_told_how_its_episodes_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
