@@ -37,7 +37,6 @@ TOKENS: Final = {"lins": 60_000, "guess8": 40_000}
 TRAINED: Final[Mapping[str, Mapping[str, Any]]] = {
     "single-turn": {"num_turns": 1},
     "discount 0": {"discount": 0.0},
-    "discount 0.5": {"discount": 0.5},
     "discount 1": {"discount": 1.0},
 }
 PLAYED: Final = 1024
@@ -107,7 +106,6 @@ def answers(rows: list[dict[str, Any]], task: str) -> list[tuple[str, str, list[
         ("2 answering", f"own acc@K - own pass@K ({best})", minus((best, "acc@K"), (best, "pass@K"))),
         ("2 answering", f"acc@K ({best}) - pass@K (single-turn)", minus((best, "acc@K"), ("single-turn", "pass@K"))),
         ("3 discount", "acc@1: discount 0 - discount 1", minus(("discount 0", "acc@1"), ("discount 1", "acc@1"))),
-        ("3 discount", "acc@1: discount 0 - discount 0.5", minus(("discount 0", "acc@1"), ("discount 0.5", "acc@1"))),
         ("3 discount", "acc@K: discount 0 - discount 1", minus(("discount 0", "acc@K"), ("discount 1", "acc@K"))),
     ]
 
