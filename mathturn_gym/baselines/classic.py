@@ -132,7 +132,10 @@ class ClassicRun:
 
         def make() -> TokenLevelEnv:
             env = gym.make(self.task.env_id, disable_env_checker=True, tokenizer=tokenizer, **kwargs)
-            restriction: dict[str, Any] = {"grammar": answer_grammar(tokenizer)} if masks else {"action_ids": ids}
+            restriction: dict[str, Any] = {"action_ids": ids}
+            if masks:  # answers that are more than whole numbers have no grammar
+                whole_numbers = ids == answer_ids(tokenizer)
+                restriction = {"grammar": answer_grammar(tokenizer)} if whole_numbers else {"allowed_ids": ids}
             return TokenLevelEnv(env, window=settings["window"], pinned=settings["pinned"], **restriction)
 
         self._view = make()

@@ -55,7 +55,10 @@ def test_an_interrupted_evaluation_resumes_to_the_same_report(tmp_path: Path) ->
 
 def test_ctrl_c_loses_no_finished_episode(tmp_path: Path) -> None:
     args = ["eval", "--policy", "builtin", "--episodes", "3000", "--num-envs", "2", "--out", str(tmp_path)]
-    process = subprocess.Popen([sys.executable, "-c", "from mathturn_gym.cli.app import main; main()", *args])
+    # Shells start background jobs with SIGINT ignored, and children inherit that: the tests may be such a job.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "from mathturn_gym.cli.app import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, *args])
     file = tmp_path / "episodes.jsonl"
     deadline = time.monotonic() + 120
     while not (file.exists() and file.stat().st_size > 2000):
