@@ -294,10 +294,25 @@ class TestWhoCanUseIt:
 
     def test_rllib(self) -> None:
         ppo: Any = pytest.importorskip("ray.rllib.algorithms.ppo", reason="ray is not installed: no RLlib to try")
+        tune: Any = pytest.importorskip("ray.tune")
+
+        def make(_: object) -> gym.Env[Any, Any]:  # RLlib's encoders take floats only
+            return gym.wrappers.DtypeObservation(make_token_env(**TASK, action_ids=IDS), np.float32)
+
+        tune.register_env("mathturn-tokens", make)
         config = (
-            ppo.PPOConfig().environment(lambda _: make_token_env(**TASK, action_ids=IDS)).env_runners(num_env_runners=0)
+            ppo.PPOConfig()
+            .environment("mathturn-tokens")
+            .env_runners(num_env_runners=0)
+            .training(train_batch_size=256, minibatch_size=64, num_epochs=1)
         )
-        assert config.build_algo().train()["num_env_steps_sampled_lifetime"] > 0
+        algorithm = config.build_algo()
+        try:
+            sampled = algorithm.train()["env_runners"]
+        finally:
+            algorithm.stop()
+        assert sampled["num_env_steps_sampled"] >= 256
+        assert sampled["num_episodes"] > 0
 
     def test_the_views_load_neither_torch_nor_stable_baselines(self) -> None:
         code = (
