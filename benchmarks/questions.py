@@ -1,6 +1,6 @@
 """Three questions about training over turns, answered with intervals over seeds.
 
-    python benchmarks/questions.py                # both tasks, 4 seeds
+    python benchmarks/questions.py                # both tasks, 5 seeds
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?
 2. Does answering over turns beat as many independent answers (acc@k against pass@k)?
@@ -28,10 +28,10 @@ from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.training import train
-from mathturn_gym.metrics import summarize
+from mathturn_gym.metrics import pass_at_k, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.types import Policy
+from mathturn_gym.types import Episode, Policy
 
 TOKENS: Final = {"lins": 60_000, "guess8": 30_000}
 TRAINED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -42,16 +42,22 @@ TRAINED: Final[Mapping[str, Mapping[str, Any]]] = {
 PLAYED: Final = 512
 
 
-def play(policy: Policy, config: TrainConfig, **changes: Any) -> Mapping[str, float]:
-    """acc@k and pass@k on the test problems; the same problems and samples for every policy of a seed."""
-    group = changes.pop("group_size", 1)
+def play(policy: Policy, config: TrainConfig, group: int = 1, **changes: Any) -> list[Episode]:
+    """Episodes on the test problems; the same problems and samples for every policy of a seed."""
     env = make_vec(config.env_id, 128, **{**config.env_kwargs("test"), **changes})
     try:
-        seed = derive_seed(config.seed, "test")
-        report = summarize(collect(env, policy, PLAYED * group, seed=seed, group_size=group), resamples=200, by=())
+        return collect(env, policy, PLAYED * group, seed=derive_seed(config.seed, "test"), group_size=group)
     finally:
         env.close()
-    return {name: float(figure.value) for name, figure in report.figures.items() if figure.value is not None}
+
+
+def passes(episodes: list[Episode], k: int) -> float:
+    """pass@k of episodes of one turn: the unbiased estimate, mean over problems weighted by their episodes."""
+    groups: dict[str, list[bool]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.problem_id, []).append(any(v.correct for v in episode.verdicts))
+    known = [(len(right), pass_at_k(len(right), sum(right), k)) for right in groups.values() if len(right) >= k]
+    return sum(n * value for n, value in known) / sum(n for n, _ in known)
 
 
 def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
@@ -62,16 +68,16 @@ def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
         done = train(preset(task, run_dir, seed=seed, **budget, **TRAINED[trained]), overwrite=True)
         whole = preset(task, run_dir, seed=seed)
         turns = whole.num_turns
-        dialogue = play(done.policy, whole)
-        alone = play(done.policy, whole, num_turns=1, group_size=turns)
-    reached = [dialogue[name] for name in (f"acc@{k}" for k in range(turns, 0, -1)) if name in dialogue]
+        dialogue = summarize(play(done.policy, whole), resamples=200, by=()).figures
+        alone = play(done.policy, whole, group=turns, num_turns=1)
+    reached = [dialogue[f"acc@{k}"].value for k in range(turns, 0, -1) if f"acc@{k}" in dialogue]
     row = {
         "task": task,
         "trained": trained,
         "seed": seed,
-        "acc@1": dialogue["acc@1"],
+        "acc@1": dialogue["acc@1"].value,
         "acc@K": reached[0],  # where all had ended sooner, that of the last turn there was
-        "pass@K": alone[f"pass@{turns}"],
+        "pass@K": passes(alone, turns),
         "tokens": done.tokens,
         "episodes": done.episodes,
     }
@@ -114,7 +120,7 @@ def main() -> None:
     """Trains, plays, prints the tables, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=sorted(TOKENS), default=["lins", "guess8"])
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/questions"))
     options = parser.parse_args()

@@ -1,9 +1,10 @@
 """The search behind `mathturn_gym.baselines.tasks.TUNED`: a small grid per algorithm, judged on validation problems.
 
-    python benchmarks/tune.py --task lins --algorithms grpo gspo --tokens 40000 --seeds 2
+    python benchmarks/tune.py --tasks add1 lins guess8        # 216 runs, about 45 minutes on two idle cores
 
-Every cell of `GRIDS` is trained within the same budget of sampled ids; none of them sees the test split. What is
-compared is the mean, over seeds, of accuracy at turn 1 and at the last turn in the last evaluation.
+Every algorithm gets the same number of cells in `GRIDS`, and every cell the same budget of sampled
+ids; none of them sees the test split. Cells are ranked by the mean, over seeds, of accuracy at turn 1 and at the last
+turn in the last evaluation.
 """
 
 from __future__ import annotations
@@ -21,25 +22,32 @@ from typing import Any, Final
 from mathturn_gym.baselines.config import ALGORITHM_NAMES, PRESETS, preset
 from mathturn_gym.baselines.training import train
 
-_GROUPS: Final[Mapping[str, Sequence[Any]]] = {"group_size": (2, 4), "entropy_weight": (0.001, 0.005)}
+RATES: Final = (5e-4, 1e-3)
+_GROUPS: Final[Mapping[str, Sequence[Any]]] = {"learning_rate": RATES, "group_size": (2, 4)}
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
-    "reinforce": {"learning_rate": (5e-4, 1e-3)},
-    "reinforce_pp": {"learning_rate": (5e-4, 1e-3)},
-    "rloo": {"group_size": (2, 4), "learning_rate": (5e-4, 1e-3)},
+    "reinforce": {"learning_rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "reinforce_pp": {"learning_rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "rloo": _GROUPS,
     "grpo": _GROUPS,
     "dr_grpo": _GROUPS,
-    "gspo": {"group_size": (2,), "entropy_weight": (0.001, 0.005), "clip": (0.02, 0.2)},
-    "ppo": {"critic_learning_rate": (1e-3, 3e-3), "gae_lambda": (0.95, 1.0)},
-    "turn_ppo": {"critic_learning_rate": (1e-3, 3e-3), "gae_lambda": (0.5, 0.95)},
-    "rft": {"entropy_weight": (0.0, 0.005), "learning_rate": (5e-4, 1e-3)},
+    "gspo": {"learning_rate": RATES, "clip": (0.02, 0.2)},
+    "ppo": {"learning_rate": RATES, "gae_lambda": (0.95, 1.0)},
+    "turn_ppo": {"learning_rate": RATES, "gae_lambda": (0.5, 0.95)},
+    "rft": {"learning_rate": (2.5e-4, *RATES, 2e-3)},
+    "single_turn": {"learning_rate": RATES, "entropy_weight": (0.001, 0.005)},
 }
+"""Four cells for each: two learning rates, and two values of what is most its own."""
+VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {"single_turn": ("reinforce", {"num_turns": 1})}
+"""What `benchmarks/questions.py` compares besides the algorithms themselves."""
+TOKENS: Final[Mapping[str, int]] = {"add1": 50_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
 
 
 def trial(task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens: int, out: Path) -> dict[str, Any]:
     """One run; its last evaluation."""
     name = "-".join([task, algorithm, *(f"{key}={value}" for key, value in changes.items()), str(seed)])
     settings = {"episodes": None, "budget_tokens": tokens, "eval_every": 0, "eval_episodes": 512, **changes}
-    done = train(preset(task, str(out / name), algorithm=algorithm, seed=seed, **settings), overwrite=True)
+    run, fixed = VARIANTS.get(algorithm, (algorithm, {}))
+    done = train(preset(task, str(out / name), algorithm=run, seed=seed, **settings, **fixed), overwrite=True)
     last = {name: value for name, value in done.history[-1].items() if name.startswith("validation/")}
     turns = [last[name] for name in sorted(last)] or [0.0]
     row = {"algorithm": algorithm, "changes": changes, "seed": seed, "status": done.status}
@@ -48,36 +56,43 @@ def trial(task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens:
     return row
 
 
-def main() -> None:
-    """Runs the grids and prints each algorithm's ranking."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=sorted(PRESETS), default="lins")
-    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHM_NAMES, default=list(ALGORITHM_NAMES))
-    parser.add_argument("--tokens", type=int, default=40_000, help="budget of a run")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/tune"))
-    options = parser.parse_args()
+def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All cells of a task."""
+    tokens = options.tokens or TOKENS[task]
     jobs = []
     for algorithm in options.algorithms:
         grid = GRIDS[algorithm]
         for values in itertools.product(*grid.values()):
             jobs += [(algorithm, dict(zip(grid, values, strict=True)), seed) for seed in range(options.seeds)]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        found = [pool.submit(trial, options.task, *job, options.tokens, options.out) for job in jobs]
-        rows = [one.result() for one in found]
-    print(f"\n{'algorithm':14}{'acc@1':>7}{'last':>7}  settings (task {options.task}, {options.tokens} ids)")
-    for algorithm in options.algorithms:
-        own = [row for row in rows if row["algorithm"] == algorithm]
-        cells = {json.dumps(row["changes"]): [r for r in own if r["changes"] == row["changes"]] for row in own}
-        ranked = sorted(cells.items(), key=lambda cell: -mean(r["first"] + r["last"] for r in cell[1]))
-        for settings, cell in ranked:
-            print(
-                f"{algorithm:14}{mean(r['first'] for r in cell):7.3f}{mean(r['last'] for r in cell):7.3f}  {settings}"
-            )
-    out = options.out / f"{options.task}.json"
-    out.write_text(json.dumps({"tokens": options.tokens, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {out}")
+        found = [pool.submit(trial, task, *job, tokens, options.out) for job in jobs]
+        return [one.result() for one in found]
+
+
+def main() -> None:
+    """Runs the grids and prints each algorithm's ranking."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=sorted(PRESETS), default=["lins"])
+    parser.add_argument("--algorithms", nargs="+", choices=list(GRIDS), default=list(ALGORITHM_NAMES))
+    parser.add_argument("--tokens", type=int, help="budget of a run (default: by task)")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/tune"))
+    options = parser.parse_args()
+    for task in options.tasks:
+        rows = search(task, options)
+        print(f"\n{task}, {options.tokens or TOKENS[task]} ids, {options.seeds} seeds")
+        print(f"{'algorithm':14}{'acc@1':>7}{'last':>7}  settings")
+        for algorithm in options.algorithms:
+            own = [row for row in rows if row["algorithm"] == algorithm]
+            cells = {json.dumps(row["changes"]): [r for r in own if r["changes"] == row["changes"]] for row in own}
+            ranked = sorted(cells.items(), key=lambda cell: -mean(r["first"] + r["last"] for r in cell[1]))
+            for settings, cell in ranked:
+                first, last = (mean(row[name] for row in cell) for name in ("first", "last"))
+                print(f"{algorithm:14}{first:7.3f}{last:7.3f}  {settings}")
+        out = options.out / f"{task}.json"
+        out.write_text(json.dumps({"rows": rows}, indent=2) + "\n", encoding="utf-8")
+        print(f"written to {out}", flush=True)
 
 
 if __name__ == "__main__":

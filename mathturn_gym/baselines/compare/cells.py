@@ -88,23 +88,33 @@ class CellFolder:
         self.log = self.path / "log.txt"
         self._failed = self.path / "failed.json"
 
-    def prepare(self) -> None:
+    def prepare(self, config: Mapping[str, Any] | None = None) -> None:
         """Makes the folder, and makes sure that what is in it belongs to this very cell.
 
+        Args:
+            config: What a run would write to its `config.json` now; a run that was begun with another is not the
+                same run, even where the cell is (the package's defaults may have changed in between).
+
         Raises:
-            CheckpointError: the folder holds a run with another budget or other settings; they are named.
+            CheckpointError: the folder holds a run with another budget, other settings or other defaults; they are
+                named.
         """
         file = self.path / "cell.json"
         if file.exists():
             before, now = read_json(file), self.cell.to_json()
             differ = [name for name in now if before.get(name) != now[name]]
-            if differ:
-                was = ", ".join(f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in differ)
-                raise CheckpointError(
-                    f"{self.path} holds another run: {was}; choose another --out, or delete that folder"
-                )
+            self._refuse(differ, before, now)
+        if config is not None and (self.run / "config.json").exists():
+            before, now = _flat(read_json(self.run / "config.json")), _flat(config)
+            differ = [name for name in now if name != "run_dir" and before.get(name) != now[name]]
+            self._refuse(differ, before, now)
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(file, self.cell.to_json())
+
+    def _refuse(self, differ: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        if differ:
+            was = ", ".join(f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in differ)
+            raise CheckpointError(f"{self.path} holds another run: {was}; choose another --out, or delete that folder")
 
     def begin(self) -> bool:
         """Clears away what an earlier attempt cannot go on from; True where there is a checkpoint to go on from."""
@@ -218,6 +228,13 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     beside.replace(path)
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with its settings (a classic algorithm's stand in an object of their own) beside the other fields."""
+    data: dict[str, Any] = json.loads(json.dumps(config))
+    settings = data.pop("settings", {})
+    return {**data, **settings}
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from mathturn_gym.baselines.compare.matrix import Cell
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
-__all__ = ["check_cells", "resolve"]
+__all__ = ["check_cells", "config_of", "resolve"]
 
 
 def resolve(algorithm: str) -> Callable[..., Any]:
@@ -55,27 +55,34 @@ def check_cells(cells: Iterable[Cell]) -> None:
         with _modules_of_this_folder():
             resolve(cell.algorithm)
         try:
-            _check_built_in(cell)
+            config_of(cell)
         except InvalidValueError as error:
             raise InvalidValueError(f"{cell}: {error}") from error
 
 
-def _check_built_in(cell: Cell) -> None:
-    """Makes the config that the run would make."""
+def config_of(cell: Cell) -> dict[str, Any] | None:
+    """The config, in plain JSON types, that a run of the cell would write to its folder now.
+
+    None for an algorithm of the user's own, whose settings are its own affair.
+
+    Raises:
+        InvalidValueError: an unknown task or setting, or a value outside its range.
+        MissingDependencyError: the algorithm's library is not installed.
+    """
     from mathturn_gym.baselines.algorithms import ALGORITHMS
     from mathturn_gym.baselines.config import PRESETS, preset
 
     if cell.algorithm not in ALGORITHMS:
-        return
+        return None
     if cell.task not in PRESETS:
         raise_unknown_name("task", cell.task, PRESETS)
     if ALGORITHMS[cell.algorithm].kind == "classic":
         from mathturn_gym.baselines.classic_settings import ClassicConfig
 
-        ClassicConfig(cell.algorithm, cell.task, "-", cell.seed, cell.tokens, cell.cpu_seconds, cell.settings)
-        return
+        budgets = (cell.tokens, cell.cpu_seconds)
+        return ClassicConfig(cell.algorithm, cell.task, "-", cell.seed, *budgets, cell.settings).to_json()
     budget = {"budget_tokens": cell.tokens, "budget_cpu_s": cell.cpu_seconds, "episodes": None}
-    preset(cell.task, "-", algorithm=cell.algorithm, **{**budget, **cell.settings})
+    return preset(cell.task, "-", algorithm=cell.algorithm, **{"seed": cell.seed, **budget, **cell.settings}).to_json()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, read_json, write_json
-from mathturn_gym.baselines.compare.lookup import check_cells
+from mathturn_gym.baselines.compare.lookup import check_cells, config_of
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
@@ -66,7 +66,8 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
         Every cell of the folder: those that it had, and the new ones.
 
     Raises:
-        CheckpointError: a cell is there already with another budget or other settings; cell and field are named.
+        CheckpointError: a cell is there already with another budget or other settings, or was run
+            under other defaults; cell and field are named.
         InvalidValueError: the folder holds something else, or an algorithm is unknown.
     """
     out = Path(matrix.out)
@@ -78,7 +79,7 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
         cells.setdefault(cell.key, cell)
     check_cells(matrix.cells())
     for cell in matrix.cells():
-        CellFolder(out, cell).prepare()
+        CellFolder(out, cell).prepare(config_of(cell))
     data = {"format": 1, "command": command, "jobs": matrix.jobs, "cells": [cell.to_json() for cell in cells.values()]}
     write_json(out / "matrix.json", data)
     return list(cells.values())

@@ -24,6 +24,7 @@ from mathturn_gym.baselines.compare import (
     read_cells,
     run_matrix,
 )
+from mathturn_gym.baselines.compare.lookup import config_of
 from mathturn_gym.baselines.compare.runner import cores
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -135,6 +136,25 @@ def test_another_budget_or_setting_in_the_same_folder_is_refused(tmp_path: Path)
     with pytest.raises(CheckpointError, match=r"settings was \{\}, is \{'level': 0.5\}"):
         open_matrix(matrix(tmp_path / "out", {"good": {"level": 0.5}}))
     assert read_cells(tmp_path / "out")[0].tokens == 1000
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("grpo", "group_size"), ("maskable_ppo", "n_steps")])
+def test_a_run_under_other_defaults_is_refused(tmp_path: Path, algorithm: str, name: str) -> None:
+    """The cell is the same, but the package that ran it was another one."""
+    if algorithm == "maskable_ppo":
+        pytest.importorskip("sb3_contrib")
+    wanted = Matrix(algorithms=[algorithm], tasks=["lins"], seeds=1, tokens=1000, out=str(tmp_path / "out"))
+    (cell,) = open_matrix(wanted)
+    config = config_of(cell)
+    assert config is not None
+    file = CellFolder(wanted.out, cell).run / "config.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({**config, "run_dir": "elsewhere"}))
+    open_matrix(wanted)
+    (config if name in config else config["settings"])[name] = 77
+    file.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=rf"{algorithm}/lins/seed-0 holds another run: {name} was 77, is \d+;"):
+        open_matrix(wanted)
 
 
 def test_algorithms_and_seeds_can_be_added(tmp_path: Path) -> None:
