@@ -35,7 +35,7 @@ from mathturn_gym.types import Episode, Policy
 
 TOKENS: Final = {"lins": 60_000, "guess8": 30_000}
 TRAINED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "single-turn": {"num_turns": 1},
+    "single-turn": {"num_turns": 1, "entropy_weight": 0.001},  # the best of its own search, `benchmarks/tune.py`
     "discount 0": {"discount": 0.0},
     "discount 1": {"discount": 1.0},
 }
@@ -61,11 +61,16 @@ def passes(episodes: list[Episode], k: int) -> float:
 
 
 def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
-    """Trains one policy and plays it both ways."""
+    """Trains one policy and plays it both ways; what an earlier call has done with the same settings is read."""
     run_dir = str(out / f"{task}-{trained.replace(' ', '-')}-{seed}")
     budget: dict[str, Any] = {"episodes": None, "budget_tokens": TOKENS[task], "eval_every": 0, "eval_episodes": 0}
+    config = preset(task, run_dir, seed=seed, **budget, **TRAINED[trained])
+    file = Path(run_dir) / "row.json"
+    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == config.to_json():
+        found: dict[str, Any] = before["row"]
+        return found
     with cpu_threads(1):
-        done = train(preset(task, run_dir, seed=seed, **budget, **TRAINED[trained]), overwrite=True)
+        done = train(config, overwrite=True)
         whole = preset(task, run_dir, seed=seed)
         turns = whole.num_turns
         dialogue = summarize(play(done.policy, whole), resamples=200, by=()).figures
@@ -81,6 +86,7 @@ def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
         "tokens": done.tokens,
         "episodes": done.episodes,
     }
+    file.write_text(json.dumps({"row": row, "config": config.to_json()}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row), flush=True)
     return row
 

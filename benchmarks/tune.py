@@ -19,35 +19,54 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from mathturn_gym.baselines.config import ALGORITHM_NAMES, PRESETS, preset
+from mathturn_gym.baselines.config import ALGORITHM_NAMES, PRESETS, TrainConfig, preset
 from mathturn_gym.baselines.training import train
 
-RATES: Final = (5e-4, 1e-3)
-_GROUPS: Final[Mapping[str, Sequence[Any]]] = {"learning_rate": RATES, "group_size": (2, 4)}
+RATES: Final = (0.5, 1.0)
+_GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
-    "reinforce": {"learning_rate": RATES, "entropy_weight": (0.001, 0.005)},
-    "reinforce_pp": {"learning_rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "reinforce": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "reinforce_pp": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
     "rloo": _GROUPS,
     "grpo": _GROUPS,
     "dr_grpo": _GROUPS,
-    "gspo": {"learning_rate": RATES, "clip": (0.02, 0.2)},
-    "ppo": {"learning_rate": RATES, "gae_lambda": (0.95, 1.0)},
-    "turn_ppo": {"learning_rate": RATES, "gae_lambda": (0.5, 0.95)},
-    "rft": {"learning_rate": (2.5e-4, *RATES, 2e-3)},
-    "single_turn": {"learning_rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "gspo": {"rate": RATES, "clip": (0.02, 0.2)},
+    "ppo": {"rate": RATES, "gae_lambda": (0.95, 1.0)},
+    "turn_ppo": {"rate": RATES, "critic_learning_rate": (1e-3, 3e-3)},
+    "rft": {"rate": (0.25, *RATES, 2.0)},
+    "single_turn": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
 }
-"""Four cells for each: two learning rates, and two values of what is most its own."""
+"""Four cells for each: two learning rates ("rate" times the task's), and two values of what is most its own."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {"single_turn": ("reinforce", {"num_turns": 1})}
 """What `benchmarks/questions.py` compares besides the algorithms themselves."""
-TOKENS: Final[Mapping[str, int]] = {"add1": 50_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
+TOKENS: Final[Mapping[str, int]] = {"add1": 30_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
+
+
+def config_of(task: str, algorithm: str, changes: Mapping[str, Any], **others: Any) -> TrainConfig:
+    """A cell's config; without changes, the preset's."""
+    own = dict(changes)
+    if "rate" in own:
+        own["learning_rate"] = preset(task, "-").learning_rate * own.pop("rate")
+    run, fixed = VARIANTS.get(algorithm, (algorithm, {}))
+    return preset(task, others.pop("run_dir", "-"), algorithm=run, **{**own, **fixed, **others})
+
+
+def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
+    """The cells of an algorithm's grid, and the preset as it is where the grid does not hold it."""
+    grid = GRIDS[algorithm]
+    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return (
+        cells
+        if config_of(task, algorithm, {}) in [config_of(task, algorithm, cell) for cell in cells]
+        else [*cells, {}]
+    )
 
 
 def trial(task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens: int, out: Path) -> dict[str, Any]:
     """One run; its last evaluation."""
     name = "-".join([task, algorithm, *(f"{key}={value}" for key, value in changes.items()), str(seed)])
-    settings = {"episodes": None, "budget_tokens": tokens, "eval_every": 0, "eval_episodes": 512, **changes}
-    run, fixed = VARIANTS.get(algorithm, (algorithm, {}))
-    done = train(preset(task, str(out / name), algorithm=run, seed=seed, **settings, **fixed), overwrite=True)
+    budget = {"episodes": None, "budget_tokens": tokens, "eval_every": 0, "eval_episodes": 512}
+    done = train(config_of(task, algorithm, changes, run_dir=str(out / name), seed=seed, **budget), overwrite=True)
     last = {name: value for name, value in done.history[-1].items() if name.startswith("validation/")}
     turns = [last[name] for name in sorted(last)] or [0.0]
     row = {"algorithm": algorithm, "changes": changes, "seed": seed, "status": done.status}
@@ -59,11 +78,12 @@ def trial(task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens:
 def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cells of a task."""
     tokens = options.tokens or TOKENS[task]
-    jobs = []
-    for algorithm in options.algorithms:
-        grid = GRIDS[algorithm]
-        for values in itertools.product(*grid.values()):
-            jobs += [(algorithm, dict(zip(grid, values, strict=True)), seed) for seed in range(options.seeds)]
+    jobs = [
+        (algorithm, cell, seed)
+        for algorithm in options.algorithms
+        for cell in cells_of(task, algorithm)
+        for seed in range(options.seeds)
+    ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         found = [pool.submit(trial, task, *job, tokens, options.out) for job in jobs]
         return [one.result() for one in found]

@@ -54,12 +54,21 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 _GROUPS: Final[Mapping[str, Any]] = {"group_size": 4, "discount": 1.0}
 TUNED: Final[Mapping[tuple[str, str | None], Mapping[str, Any]]] = {
     ("rloo", None): {"group_size": 4},
+    ("rloo", "lins"): {"group_size": 2, "learning_rate": 5e-4},
     ("grpo", None): _GROUPS,
+    ("grpo", "lins"): {"group_size": 2, "learning_rate": 5e-4},
     ("dr_grpo", None): _GROUPS,
+    ("dr_grpo", "lins"): {"group_size": 2, "learning_rate": 5e-4},
     ("gspo", None): {**_GROUPS, "clip": 0.02, "entropy_weight": 0.001},
+    ("gspo", "add1"): {"clip": 0.2, "learning_rate": 5e-4},
+    ("ppo", "lins"): {"gae_lambda": 1.0},
+    ("ppo", "guess8"): {"gae_lambda": 1.0},
+    ("turn_ppo", "add1"): {"critic_learning_rate": 3e-3},
+    ("turn_ppo", "guess8"): {"critic_learning_rate": 3e-3},
     ("rft", None): {"entropy_weight": 0.0},  # likelihood alone, as it is defined
+    ("rft", "lins"): {"learning_rate": 2e-3},
 }
-"""What an algorithm changes, on every task (None) or on one; found by `benchmarks/tune.py`."""
+"""What an algorithm changes, on every task (None) or on one: what `benchmarks/tune.py` found clearly better."""
 
 
 def curriculum_of(name: str, split: str) -> ProblemSource:
