@@ -34,10 +34,14 @@ GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "ppo": {"rate": RATES, "gae_lambda": (0.95, 1.0)},
     "turn_ppo": {"rate": RATES, "critic_learning_rate": (1e-3, 3e-3)},
     "rft": {"rate": (0.25, *RATES, 2.0)},
-    "single_turn": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "single_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
+    "multi_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
 }
 """Four cells for each: two learning rates ("rate" times the task's), and two values of what is most its own."""
-VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {"single_turn": ("reinforce", {"num_turns": 1})}
+VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "single_turn": ("reinforce", {"num_turns": 1}),
+    "multi_turn": ("reinforce", {}),
+}
 """What `benchmarks/questions.py` compares besides the algorithms themselves."""
 TOKENS: Final[Mapping[str, int]] = {"add1": 30_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
 
