@@ -264,7 +264,7 @@ def test_problems_of_one_group_are_one_problem(tmp_path: Path, monkeypatch: pyte
         return episodes
 
     monkeypatch.setattr(trainer_module, "collect", watched)
-    train(small(tmp_path / "run", "rloo", episodes=16, eval_every=0, eval_episodes=0))
+    train(small(tmp_path / "run", "rloo", group_size=4, episodes=16, eval_every=0, eval_episodes=0))
     assert len(groups) == 4
     assert all(len(set(group)) == 1 for group in groups)
     assert len({group[0] for group in groups}) > 1
