@@ -289,7 +289,7 @@ def preset(name: str, run_dir: str, *, algorithm: str = "reinforce", **changes: 
     >>> preset("guess8", "runs/guess", episodes=1000).iterations
     15
     >>> preset("lins", "runs/lins", algorithm="grpo").group_size
-    4
+    2
     """
     if name not in PRESETS:
         raise_unknown_name("preset", name, PRESETS)

@@ -37,8 +37,9 @@ def estimated(episodes: Sequence[Episode], config: TrainConfig, default: Estimat
 def scaled(per_turn: Advantages) -> Advantages:
     """Advantages divided by one number, their root mean square over all turns: their signs and proportions stay.
 
-    >>> [a.tolist() for a in scaled([np.array([3.0], np.float32), np.array([-4.0, 0.0], np.float32)])]
-    [[1.0392303466796875], [-1.3856405019760132, 0.0]]
+    >>> three, four = scaled([np.array([3.0], np.float32), np.array([-4.0, 0.0], np.float32)])
+    >>> print(three.round(3), four.round(3))
+    [1.039] [-1.386  0.   ]
     """
     size = float(np.sqrt(np.mean(np.concatenate(per_turn).astype(np.float64) ** 2)))
     return [(a / (size + 1e-6)).astype(np.float32) for a in per_turn]

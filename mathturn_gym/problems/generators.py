@@ -47,7 +47,7 @@ class Multiplication(Generator):
         split: "train", "validation", "test" or "all".
 
     >>> Multiplication(2).get(seed=0, index=0).prompt
-    'What is 85*63?'
+    'What is 81*24?'
     """
 
     def __init__(self, digits: int = 2, split: str = "train") -> None:
