@@ -3,8 +3,7 @@
 Of environments: `ReturnsWrapper` and `VectorReturnsWrapper` (whole episodes with their returns).
 Of models: `CausalLMPolicy` (a transformers model as a policy; loads torch when it is asked for), `AsyncCausalLMPolicy`
 (the same for asyncio), `OpenAIPolicy` (servers that return token ids), `VLLMPolicy` (vLLM in process).
-For classic algorithms: `TokenLevelEnv` and `WholeAnswerEnv` (fixed shapes), `make_token_env`; `WindowTransformer` (features
-for stable-baselines3, which it loads) and `Sb3Policy` (what they trained, as a policy).
+For classic algorithms: `TokenLevelEnv` and `WholeAnswerEnv` (fixed shapes, one id or one answer per step).
 """
 
 from __future__ import annotations
@@ -21,23 +20,19 @@ if TYPE_CHECKING:
     from mathturn_gym.wrappers.openai_policy import OpenAIPolicy
     from mathturn_gym.wrappers.policy import CausalLMPolicy
     from mathturn_gym.wrappers.returns import ReturnsWrapper, VectorReturnsWrapper
-    from mathturn_gym.wrappers.sb3 import TokenLevelEnv, WholeAnswerEnv, make_token_env
-    from mathturn_gym.wrappers.sb3_features import WindowTransformer
-    from mathturn_gym.wrappers.sb3_policy import Sb3Policy
+    from mathturn_gym.wrappers.token_level import TokenLevelEnv
     from mathturn_gym.wrappers.vllm_policy import VLLMPolicy
+    from mathturn_gym.wrappers.whole_answer import WholeAnswerEnv
 
 __all__ = [
     "AsyncCausalLMPolicy",
     "CausalLMPolicy",
     "OpenAIPolicy",
     "ReturnsWrapper",
-    "Sb3Policy",
     "TokenLevelEnv",
     "VLLMPolicy",
     "VectorReturnsWrapper",
     "WholeAnswerEnv",
-    "WindowTransformer",
-    "make_token_env",
 ]
 
 _HOME: Final = {
@@ -45,13 +40,10 @@ _HOME: Final = {
     "CausalLMPolicy": "policy",
     "OpenAIPolicy": "openai_policy",
     "ReturnsWrapper": "returns",
-    "Sb3Policy": "sb3_policy",
-    "TokenLevelEnv": "sb3",
+    "TokenLevelEnv": "token_level",
     "VLLMPolicy": "vllm_policy",
     "VectorReturnsWrapper": "returns",
-    "WholeAnswerEnv": "sb3",
-    "WindowTransformer": "sb3_features",
-    "make_token_env": "sb3",
+    "WholeAnswerEnv": "whole_answer",
 }
 
 

@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from mathturn_gym.baselines.config import TrainConfig
 from mathturn_gym.baselines.forward import trained_logits
 from mathturn_gym.baselines.masking import answer_grammar, mask_logits
-from mathturn_gym.baselines.optimiser import Optimiser
+from mathturn_gym.baselines.optimizer import Optimizer
 from mathturn_gym.baselines.runs import TrainerState, load_checkpoint
 from mathturn_gym.baselines.tiny import TINY_PATH, make_tiny_model, train_tokenizer
 from mathturn_gym.errors import CheckpointError
@@ -49,7 +49,7 @@ class DivergedError(Exception):
 
 
 class Trainer(ABC):
-    """Policy, optimiser and environments of a run; `step` is one iteration.
+    """Policy, optimizer and environments of a run; `step` is one iteration.
 
     Args:
         config: The run.
@@ -67,7 +67,7 @@ class Trainer(ABC):
         self.cpu_s = 0.0
         self.policy = load_policy(config)
         self.model = self.policy.model
-        self._optimiser = Optimiser(self.model, config.learning_rate, config)
+        self._optimizer = Optimizer(self.model, config.learning_rate, config)
         self._reference: Any = _frozen_copy(self.policy) if config.kl_weight else None
         tokenizer = self.policy.tokenizer
         kwargs = config.env_kwargs("train")
@@ -92,7 +92,7 @@ class Trainer(ABC):
         """
 
     def loss(self, logprobs: torch.Tensor, part: PackedBatch, minibatch: PackedBatch, **shared: Any) -> PolicyLoss:
-        """What the policy minimises; the clipped objective, every id counting alike.
+        """What the policy minimizes; the clipped objective, every id counting alike.
 
         Args:
             logprobs: float32 (B, T), of the policy as it is now.
@@ -171,8 +171,8 @@ class Trainer(ABC):
         numbers: dict[str, Any] = {"tokens": self.tokens, "cpu_s": self.cpu_s, **self._more_numbers()}
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
-        tensors = {**self._optimiser.tensors("policy"), **self._more_tensors()}
-        return TrainerState(self.iteration, self._optimiser.steps, numbers, tensors)
+        tensors = {**self._optimizer.tensors("policy"), **self._more_tensors()}
+        return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
         """Goes on where the trainer that saved `checkpoint` was.
@@ -182,7 +182,7 @@ class Trainer(ABC):
         """
         state = load_checkpoint(checkpoint)
         try:
-            self._optimiser.load(state.tensors, "policy", state.steps)
+            self._optimizer.load(state.tensors, "policy", state.steps)
             self._load_more(state)
             self.policy.update_weights(checkpoint, version=max(1, state.iteration))
             if self._curriculum is not None:
@@ -252,7 +252,7 @@ class Trainer(ABC):
                 out = self._part_loss(part, minibatch)
                 out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
-            norm = self._optimiser.step(rate)
+            norm = self._optimizer.step(rate)
             loss = sum(out["loss"] for out in outs)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise DivergedError(f"iteration {self.iteration + 1}: loss {loss}, gradient norm {norm}")

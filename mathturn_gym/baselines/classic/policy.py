@@ -20,7 +20,7 @@ from mathturn_gym.types import Completion, Ids
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
-    from mathturn_gym.wrappers.sb3 import TokenLevelEnv
+    from mathturn_gym.wrappers.token_level import TokenLevelEnv
 
 __all__ = ["Sb3Policy"]
 

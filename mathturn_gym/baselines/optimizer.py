@@ -10,12 +10,12 @@ import torch
 
 from mathturn_gym.baselines.config import TrainConfig
 
-__all__ = ["Optimiser"]
+__all__ = ["Optimizer"]
 
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
-class Optimiser:
+class Optimizer:
     """AdamW over a module's parameters.
 
     Args:

@@ -10,15 +10,19 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from mathturn_gym.baselines.classic import (
+    Sb3Policy,
+    WindowTransformer,
+    language_model_kwargs,
+    load_language_model,
+    make_token_env,
+)
 from mathturn_gym.baselines.masking import answer_ids
 from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.rollout import collect
 from mathturn_gym.types import Policy
-from mathturn_gym.wrappers import Sb3Policy, WindowTransformer
-from mathturn_gym.wrappers.sb3 import make_token_env
-from mathturn_gym.wrappers.sb3_features import language_model_kwargs, load_language_model
 
 IDS = answer_ids(load_tokenizer("builtin"))
 TASK: dict[str, Any] = {"problems": "lins", "num_turns": 3, "max_completion_tokens": 6}

@@ -15,12 +15,13 @@ import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import mathturn_gym  # registers the ids
+from mathturn_gym.baselines.classic import make_token_env
 from mathturn_gym.baselines.masking import answer_ids
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError
 from mathturn_gym.types import Problem
 from mathturn_gym.wrappers import ReturnsWrapper
-from mathturn_gym.wrappers.sb3 import TokenLevelEnv, WholeAnswerEnv, Window, make_token_env
+from mathturn_gym.wrappers.token_level import TokenLevelEnv
 
 assert mathturn_gym
 TOKENIZER = load_tokenizer("builtin")
@@ -47,15 +48,10 @@ def right_answer(env: TokenLevelEnv) -> str:
 
 
 def views() -> list[tuple[str, Callable[[], gym.Env[Any, Any]]]]:
-    def answers(**view: Any) -> gym.Env[Any, Any]:
-        return WholeAnswerEnv(gym.make("MathMultiTurnUntilCorrect-v0", **TASK), **view)
-
     return [
         ("ids", functools.partial(make_token_env, **TASK)),
         ("dict", functools.partial(make_token_env, observation="dict", window=16, pinned=8, **TASK)),
         ("actions", functools.partial(make_token_env, action_ids=IDS, **TASK)),
-        ("answers", functools.partial(answers, action_ids=IDS)),
-        ("answers-dict", functools.partial(answers, observation="dict")),
     ]
 
 
@@ -162,12 +158,6 @@ class TestWhatIsSeen:
         assert steps[0][0][length] == ids_of("\\boxed{")[0]
         assert (steps[-1][0] < VOCAB).all()
 
-    def test_pinned_ids_stay(self) -> None:
-        window = Window(100, 6, pinned=2)
-        assert window.of(np.arange(50)).tolist() == [0, 1, 46, 47, 48, 49]
-        assert window.of(np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5]
-        assert window.of(np.arange(3)).tolist() == [0, 1, 2, 100, 100, 100]
-
     def test_dict(self) -> None:
         env = make_token_env(**TASK, observation="dict")
         observation, _ = env.reset(seed=0)
@@ -204,29 +194,6 @@ class TestMasks:
         env.step(IDS.index(END))
         assert env.action_masks().all()
 
-    def test_whole_answers(self) -> None:
-        env = WholeAnswerEnv(gym.make("MathSingleTurn-v0", **{**TASK, "num_turns": 1}), allowed_ids=IDS)
-        masks = env.action_masks().reshape(6, VOCAB)
-        assert [np.flatnonzero(row).tolist() for row in masks] == [sorted(IDS)] * 6
-
-
-class TestWholeAnswers:
-    def test_a_step_is_a_turn_and_the_first_end_counts(self) -> None:
-        env = WholeAnswerEnv(gym.make("MathMultiTurnUntilCorrect-v0", **TASK))
-        env.reset(seed=0)
-        base: Any = env.env.unwrapped
-        wrong = [*ids_of("\\boxed{99}"), END, END]
-        _, reward, terminated, _, info = env.step(np.array(wrong[:6]))
-        assert (reward, terminated, info["response"]) == (-1.0, False, "\\boxed{99}")
-        right = [*ids_of(f"\\boxed{{{base.problem.gold[0]}}}"), END, 7, 7, 7][:6]
-        _, reward, terminated, _, info = env.step(np.array(right))
-        assert (reward, terminated, info["is_success"]) == (1.0, True, True)
-        with pytest.raises(EpisodeStateError):
-            env.step(np.array(wrong[:6]))
-        env.reset()
-        with pytest.raises(InvalidActionError, match="MultiDiscrete"):
-            env.step(np.array([0, 1]))
-
 
 class TestWhoCanUseIt:
     @pytest.mark.parametrize(("name", "make"), views())
@@ -236,15 +203,7 @@ class TestWhoCanUseIt:
         check_env(make(), warn=True)  # every warning is an error here
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            gymnasium_check_env(make(), skip_render_check=name.startswith("answers"))
-
-    def test_its_spec_makes_it_again(self) -> None:
-        env = make_token_env(**TASK, window=20, action_ids=IDS)
-        assert env.spec is not None
-        again = env.spec.make(render_mode="ansi")
-        assert again.unwrapped.observation_space == env.observation_space
-        again.reset(seed=0)
-        assert isinstance(again.render(), str)
+            gymnasium_check_env(make(), skip_render_check=False)
 
     @pytest.mark.parametrize("start_method", [None, "spawn", "forkserver"])
     def test_vector_environments_of_stable_baselines(self, start_method: str | None) -> None:
@@ -292,33 +251,12 @@ class TestWhoCanUseIt:
         assert finished > 3
         env.close()
 
-    def test_rllib(self) -> None:
-        ppo: Any = pytest.importorskip("ray.rllib.algorithms.ppo", reason="ray is not installed: no RLlib to try")
-        tune: Any = pytest.importorskip("ray.tune")
-
-        def make(_: object) -> gym.Env[Any, Any]:  # RLlib's encoders take floats only
-            return gym.wrappers.DtypeObservation(make_token_env(**TASK, action_ids=IDS), np.float32)
-
-        tune.register_env("mathturn-tokens", make)
-        config = (
-            ppo.PPOConfig()
-            .environment("mathturn-tokens")
-            .env_runners(num_env_runners=0)
-            .training(train_batch_size=256, minibatch_size=64, num_epochs=1)
-        )
-        algorithm = config.build_algo()
-        try:
-            sampled = algorithm.train()["env_runners"]
-        finally:
-            algorithm.stop()
-        assert sampled["num_env_steps_sampled"] >= 256
-        assert sampled["num_episodes"] > 0
-
-    def test_the_views_load_neither_torch_nor_stable_baselines(self) -> None:
+    def test_the_views_do_not_load_stable_baselines(self) -> None:
         code = (
-            "import sys; from mathturn_gym.wrappers import TokenLevelEnv, make_token_env\n"
+            "import sys; from mathturn_gym.wrappers import WholeAnswerEnv; WholeAnswerEnv('MathSingleTurn-v0')\n"
+            "from mathturn_gym.baselines.classic import make_token_env\n"
             "make_token_env(problems='add1').reset(seed=0)\n"
             "assert 'stable_baselines3' not in sys.modules\n"
-            "import mathturn_gym.wrappers as w; w.WindowTransformer; assert 'stable_baselines3' in sys.modules\n"
+            "import mathturn_gym.baselines.classic as c; c.WindowTransformer; assert 'stable_baselines3' in sys.modules\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True)

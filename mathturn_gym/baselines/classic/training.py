@@ -2,7 +2,7 @@
 
     TokenLevelEnv x n ─► stable-baselines3 or sb3-contrib ─► Sb3Policy ─► collect ─► the figures that all share
 
-One id per step; what is trained is a small transformer over a window (`mathturn_gym.wrappers.sb3`). Problems, ids,
+One id per step; what is trained is a small transformer over a window (`mathturn_gym.wrappers.token_level`). Problems, ids,
 budgets, evaluation and files are those of the language models' trainers: see `mathturn_gym.baselines.algorithms`.
 """
 
@@ -25,7 +25,9 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from mathturn_gym.baselines.algorithms import play_test, result_of, write_result
-from mathturn_gym.baselines.classic_settings import CLASSIC, ClassicConfig, algorithm_class
+from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
+from mathturn_gym.baselines.classic.policy import Sb3Policy
+from mathturn_gym.baselines.classic.settings import CLASSIC, ClassicConfig, algorithm_class
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.masking import answer_grammar, answer_ids
 from mathturn_gym.baselines.process import cpu_threads, interrupt_flag
@@ -37,9 +39,7 @@ from mathturn_gym.errors import CheckpointError, PolicyError
 from mathturn_gym.problems import Curriculum, load_problems
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.wrappers.sb3 import TokenLevelEnv
-from mathturn_gym.wrappers.sb3_features import WindowTransformer, language_model_kwargs, load_language_model
-from mathturn_gym.wrappers.sb3_policy import Sb3Policy
+from mathturn_gym.wrappers.token_level import TokenLevelEnv
 
 __all__ = ["ClassicRun", "load_classic", "run_classic"]
 
@@ -70,14 +70,14 @@ def run_classic(
     the run without a result (it cannot be resumed, only begun again), a second one raises.
 
     Args:
-        algorithm: A key of `classic_settings.CLASSIC`.
+        algorithm: A key of `settings.CLASSIC`.
         task: A key of `config.PRESETS`.
         run_dir: Folder to write.
         seed: Determines everything but the seconds: the same seed gives the same figures on the same machine.
         tokens: The run ends with the rollout in which this many ids have been sampled.
         cpu_seconds: The same for CPU seconds of training; the first limit that is reached ends the run.
         overwrite: Delete an earlier run in the folder.
-        settings: What differs from the defaults: keys of `classic_settings.OURS`, and arguments of the algorithm's
+        settings: What differs from the defaults: keys of `settings.OURS`, and arguments of the algorithm's
             constructor.
         on_progress: Called with each iteration's metrics, iteration 0 (before training) included.
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from mathturn_gym.baselines import algorithms, classic
-from mathturn_gym.baselines.classic import load_classic, run_classic
-from mathturn_gym.baselines.classic_settings import CLASSIC, ClassicConfig, algorithm_class
+from mathturn_gym.baselines import algorithms
+from mathturn_gym.baselines.classic import load_classic, run_classic, training
+from mathturn_gym.baselines.classic.settings import CLASSIC, ClassicConfig, algorithm_class
 from mathturn_gym.baselines.runs import read_metrics
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
@@ -134,7 +134,7 @@ def test_an_error_that_is_no_divergence_is_raised(tmp_path: Path, monkeypatch: p
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(classic, "accuracy_by_turn", broken)
+    monkeypatch.setattr(training, "accuracy_by_turn", broken)
     with pytest.raises(ValueError, match="a mistake of ours"):
         run("sb3_a2c", tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
@@ -207,7 +207,8 @@ def test_sb3_contrib_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_baselines_are_light_to_import() -> None:
     code = (
-        "import sys, mathturn_gym.wrappers, mathturn_gym.baselines.algorithms, mathturn_gym.baselines.classic_settings\n"
+        "import sys, mathturn_gym.wrappers, mathturn_gym.baselines.algorithms\n"
+        "import mathturn_gym.baselines.classic.settings\n"
         "assert not {'stable_baselines3', 'sb3_contrib', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

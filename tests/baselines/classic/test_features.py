@@ -13,12 +13,11 @@ import torch
 from gymnasium import spaces
 from safetensors.torch import load_file
 
+from mathturn_gym.baselines.classic import WindowTransformer, language_model_kwargs, load_language_model, make_token_env
 from mathturn_gym.baselines.masking import answer_ids
 from mathturn_gym.baselines.tiny import TINY_PATH, Shape, make_tiny_model, train_tokenizer
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.wrappers.sb3 import make_token_env
-from mathturn_gym.wrappers.sb3_features import WindowTransformer, language_model_kwargs, load_language_model
 
 IDS = answer_ids(load_tokenizer("builtin"))
 TASK: dict[str, Any] = {"problems": "lins", "num_turns": 4, "max_completion_tokens": 8}
