@@ -2,7 +2,7 @@
 
     python benchmarks/real_input.py [--gsm8k FILE] [--tokenizer FOLDER] [--episodes N] [--out runs/benchmarks/real_input]
 
-Once with the built-in tiny policy, and once with a randomly initialised Qwen2-style model under the Qwen2.5 tokenizer.
+Once with the built-in tiny policy, and once with a randomly initialized Qwen2-style model under the Qwen2.5 tokenizer.
 Neither has read a word problem in its life: an accuracy near zero is right. What is shown is that everything runs,
 that it is reported, and what ended each episode.
 """

@@ -368,7 +368,7 @@ class CausalLMPolicy:
     ) -> torch.Tensor:
         """Log-probs of a packed batch's trained ids, teacher-forced and without a graph.
 
-        With the weights that sampled them they equal `batch.behaviour_logprobs` (to about 1e-5 in float32).
+        With the weights that sampled them they equal `batch.behavior_logprobs` (to about 1e-5 in float32).
 
         Args:
             batch: In any layout and form.

@@ -5,7 +5,7 @@
     RUN/tensorboard/      event files, where tensorboard is installed
     RUN/checkpoint/       a Hugging Face folder (model.safetensors, tokenizer), and beside the model
         trainer.json          iteration, gradient steps, and the algorithm's own numbers
-        trainer.safetensors   the optimisers' moments by parameter name; a critic
+        trainer.safetensors   the optimizers' moments by parameter name; a critic
     RUN/result.json       where the run was part of a comparison (`mathturn_gym.baselines.algorithms`)
     RUN/curve.png         where matplotlib is installed
 
@@ -43,7 +43,7 @@ class TrainerState:
         iteration: Iterations done.
         steps: Gradient steps of the policy.
         numbers: JSON types, by name: tokens and CPU seconds used, and what the algorithm keeps.
-        tensors: By name: the optimisers' moments, and what the algorithm keeps.
+        tensors: By name: the optimizers' moments, and what the algorithm keeps.
     """
 
     iteration: int

@@ -153,11 +153,11 @@ def tiny_config(tokenizer: PreTrainedTokenizerBase, shape: Shape = TINY_SHAPE) -
 
 
 def make_tiny_model(tokenizer: PreTrainedTokenizerBase, shape: Shape = TINY_SHAPE, *, seed: int = 0) -> PreTrainedModel:
-    """A freshly initialised model of this shape, float32 on the CPU; `seed` determines its weights."""
+    """A freshly initialized model of this shape, float32 on the CPU; `seed` determines its weights."""
     import torch
     from transformers import LlamaForCausalLM
 
-    # transformers initialises from torch's global generator: borrow it, and give it back as it was.
+    # transformers initializes from torch's global generator: borrow it, and give it back as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(tiny_config(tokenizer, shape))

@@ -24,7 +24,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.optimiser import Optimiser
+from mathturn_gym.baselines.optimizer import Optimizer
 from mathturn_gym.baselines.runs import TrainerState, load_checkpoint
 from mathturn_gym.decoding import PolicyConfig, load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError
@@ -47,7 +47,7 @@ class DivergedError(Exception):
 
 
 class Trainer(ABC):
-    """Policy, optimiser and environments of a run; `step` is one iteration.
+    """Policy, optimizer and environments of a run; `step` is one iteration.
 
     Args:
         config: The run.
@@ -66,7 +66,7 @@ class Trainer(ABC):
         self.policy: CausalLMPolicy = load_policy(policy_config(config))
         self.model = self.policy.model
         use_row_attention(self.model)
-        self._optimiser = Optimiser(self.model, config.learning_rate, config)
+        self._optimizer = Optimizer(self.model, config.learning_rate, config)
         self._reference: Any = _frozen_copy(self.policy) if config.kl_weight else None
         tokenizer = self.policy.tokenizer
         kwargs = config.env_kwargs("train")
@@ -91,7 +91,7 @@ class Trainer(ABC):
         """
 
     def loss(self, logprobs: torch.Tensor, part: PackedBatch, minibatch: PackedBatch, **shared: Any) -> PolicyLoss:
-        """What the policy minimises; the clipped objective, every id counting alike.
+        """What the policy minimizes; the clipped objective, every id counting alike.
 
         Args:
             logprobs: float32 (B, T), of the policy as it is now.
@@ -170,8 +170,8 @@ class Trainer(ABC):
         numbers: dict[str, Any] = {"tokens": self.tokens, "cpu_s": self.cpu_s, **self._more_numbers()}
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
-        tensors = {**self._optimiser.tensors("policy"), **self._more_tensors()}
-        return TrainerState(self.iteration, self._optimiser.steps, numbers, tensors)
+        tensors = {**self._optimizer.tensors("policy"), **self._more_tensors()}
+        return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
         """Goes on where the trainer that saved `checkpoint` was.
@@ -181,7 +181,7 @@ class Trainer(ABC):
         """
         state = load_checkpoint(checkpoint)
         try:
-            self._optimiser.load(state.tensors, "policy", state.steps)
+            self._optimizer.load(state.tensors, "policy", state.steps)
             self._load_more(state)
             self.policy.update_weights(checkpoint, version=max(1, state.iteration))
             if self._curriculum is not None:
@@ -251,7 +251,7 @@ class Trainer(ABC):
                 out = self._part_loss(part, minibatch)
                 out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
-            norm = self._optimiser.step(rate)
+            norm = self._optimizer.step(rate)
             loss = sum(out["loss"] for out in outs)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise DivergedError(f"iteration {self.iteration + 1}: loss {loss}, gradient norm {norm}")

@@ -88,7 +88,7 @@ def warmup(
 
     Raises:
         InvalidValueError: a value outside its range; the folder holds something already.
-        MissingDependencyError: the recipe's optimiser is not in this version of torch.
+        MissingDependencyError: the recipe's optimizer is not in this version of torch.
     """
     recipe = dataclasses.replace(recipe, **changes)
     path = Path(output_dir)
@@ -236,7 +236,7 @@ def _fit(
 
 
 def _optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """The recipe's optimisers, which share the parameters among them.
+    """The recipe's optimizers, which share the parameters among them.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) takes the matrices inside the layers, its
     steps scaled to AdamW's size (Liu et al. 2025, arXiv:2502.16982) so that one learning rate serves both.

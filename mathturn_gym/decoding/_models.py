@@ -42,6 +42,7 @@ def load_model(
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    auto: Any = AutoModelForCausalLM  # its methods' types say nothing of what they return
     _check_folder(Path(name), weights=init_seed is None)
     try:
         shared: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
@@ -52,8 +53,9 @@ def load_model(
                 # transformers draws weights from torch's global generator: borrow it, and give it back as it was.
                 with torch.random.fork_rng():
                     torch.manual_seed(init_seed)
-                    return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False, **shared)
-            model, info = AutoModelForCausalLM.from_pretrained(
+                    drawn: PreTrainedModel = auto.from_config(config, dtype=dtype, trust_remote_code=False, **shared)
+                    return drawn
+            model, info = auto.from_pretrained(
                 str(name), use_safetensors=True, dtype=dtype or "auto", output_loading_info=True, **kwargs, **shared
             )
     except torch.OutOfMemoryError:
@@ -64,7 +66,8 @@ def load_model(
     missing = sorted(info["missing_keys"])
     if missing:
         raise CheckpointError(f"the weights in {str(name)!r} lack {', '.join(missing[:5])}: it is no whole checkpoint")
-    return model  # type: ignore[no-any-return]
+    loaded: PreTrainedModel = model
+    return loaded
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:

@@ -137,7 +137,7 @@ def _folder(path: Path) -> _Source:
 
 def _neighbors(name: str) -> list[str]:
     """What a misspelt name may have meant: the fixed names, and what lies beside the path."""
-    scheme, colon, rest = name.partition(":")
+    _, colon, rest = name.partition(":")
     fixed = [f"{known}:{rest}" for known in ("hf", "vllm")] if colon else ["builtin", "random"]
     if is_hub_name(name):
         fixed.append(f"hf:{name}")
@@ -237,7 +237,7 @@ def _vllm(config: PolicyConfig, source: _Source) -> Any:
     from mathturn_gym.decoding.servers import VLLMPolicy
 
     _refuse(config, "vllm:", "lora", "adapter", "grammar", "attention", "max_batch_size", "device")
-    engine = {} if config.dtype is None else {"dtype": config.dtype}
+    engine: dict[str, Any] = {} if config.dtype is None else {"dtype": config.dtype}
     tokenizer = _named_tokenizer(config.tokenizer or source.name)
     return VLLMPolicy(source.name, tokenizer=tokenizer, **_sampling(config), **engine, **config.options)
 

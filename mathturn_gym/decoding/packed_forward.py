@@ -25,6 +25,8 @@ from mathturn_gym.packing import PackedBatch, model_inputs
 __all__ = ["trained_logits", "use_row_attention"]
 
 _ATTENTION: Final = "mathturn_rows"
+_ATTENTIONS: Final[Any] = AttentionInterface
+_MASKS: Final[Any] = AttentionMaskInterface
 _PLAIN_CAUSAL: Final = ("llama", "qwen2", "qwen3")
 """Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row."""
 
@@ -132,7 +134,7 @@ def _within_rows(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of each row to itself, as transformers calls it: (1, H, N, D) to (1, N, H, D)."""
     if rows is None:
-        found: tuple[torch.Tensor, None] = AttentionInterface()["sdpa"](
+        found: tuple[torch.Tensor, None] = _ATTENTIONS()["sdpa"](
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
         return found
@@ -148,5 +150,5 @@ def _within_rows(
     return rows.flat(states), None
 
 
-AttentionInterface.register(_ATTENTION, _within_rows)
-AttentionMaskInterface.register(_ATTENTION, AttentionMaskInterface()["sdpa"])
+_ATTENTIONS.register(_ATTENTION, _within_rows)
+_MASKS.register(_ATTENTION, _MASKS()["sdpa"])

@@ -55,7 +55,6 @@ def test_logits_and_gradients_are_those_of_padded_rows(name: str) -> None:
     assert ids < places
 
 
-
 def test_a_part_without_trained_ids_has_no_logits() -> None:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SHAPE))

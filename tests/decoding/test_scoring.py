@@ -54,13 +54,13 @@ def play(policy: CausalLMPolicy) -> list[Episode]:
 @pytest.mark.parametrize("layout", ["episode", "turns", "tree"])
 @pytest.mark.parametrize("form", ["padded", "varlen"])
 @pytest.mark.parametrize("max_tokens", [100, 100_000])
-def test_scores_are_the_behaviour_logprobs(layout: Any, form: Any, max_tokens: int) -> None:
+def test_scores_are_the_behavior_logprobs(layout: Any, form: Any, max_tokens: int) -> None:
     policy = CausalLMPolicy(make_tiny_model(TOKENIZER, seed=3), TOKENIZER, **SAMPLING)
     batch = pack(play(policy), layout=layout, form=form)
     scores = policy.logprobs(batch, max_tokens=max_tokens)
     assert scores.shape == batch.input_ids.shape
     assert not scores[~batch.loss_mask].any()
-    ratio = (scores - batch.behaviour_logprobs).exp()[batch.loss_mask]
+    ratio = (scores - batch.behavior_logprobs).exp()[batch.loss_mask]
     assert ratio.numel() > 50
     torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=2e-5)
 
@@ -70,13 +70,13 @@ def test_sliding_windows_stay_within_their_rows(form: Any) -> None:
     policy = CausalLMPolicy(gemma3(), TOKENIZER, **SAMPLING)
     batch = pack(play(policy), form=form)
     assert int(batch.lengths.min()) > 16
-    torch.testing.assert_close(policy.logprobs(batch), batch.behaviour_logprobs, rtol=0, atol=2e-5)
+    torch.testing.assert_close(policy.logprobs(batch), batch.behavior_logprobs, rtol=0, atol=2e-5)
 
 
 def test_scores_survive_pack_and_unpack() -> None:
     policy = CausalLMPolicy(make_tiny_model(TOKENIZER, seed=3), TOKENIZER, **SAMPLING)
     batch = pack(unpack(pack(play(policy))))
-    torch.testing.assert_close(policy.logprobs(batch), batch.behaviour_logprobs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(policy.logprobs(batch), batch.behavior_logprobs, rtol=0, atol=1e-5)
 
 
 def test_raw_scores_and_entropies_are_those_of_the_logits() -> None:

@@ -225,6 +225,6 @@ def test_packing_keeps_the_ratios(url: str, folders: tuple[Path, Path]) -> None:
         episodes = collect(env, policy, 6, seed=1)
     reference = CausalLMPolicy.from_pretrained(folders[0], tokenizer=None, dtype=torch.float32, **SAMPLING)
     batch = pack(episodes)
-    ratios = (reference.logprobs(batch) - batch.behaviour_logprobs).exp()[batch.loss_mask]
+    ratios = (reference.logprobs(batch) - batch.behavior_logprobs).exp()[batch.loss_mask]
     assert float((ratios - 1).abs().max()) <= 1e-3
     assert ratios.numel() > 50
