@@ -226,6 +226,8 @@ class Turn:
         feedback: The feedback as text (empty after the last turn).
         verdict: The verdict.
         reward: The reward.
+        response: The text that was verified; None where the episode was kept without its texts.
+        budget: The most tokens that the completion could have; None where nobody noted it.
     """
 
     index: int
@@ -238,11 +240,15 @@ class Turn:
     feedback: str
     verdict: Verdict
     reward: float
+    response: str | None = None
+    budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Episode:
-    """All turns on one problem: exactly the ids that the policy saw and said.
+    """All turns on one problem: exactly the ids that the policy saw and said, and the same as text.
+
+    The ids are what counts: texts are only derived from them, for readers. `print(episode)` is the dialogue.
 
     Args:
         problem_id: The problem's id.
@@ -264,6 +270,12 @@ class Episode:
         seed: The collection's seed.
         group: Episodes on one problem that were sampled together share it.
         metadata: The problem's metadata.
+        prompt: The problem's text, "" where nobody kept it.
+        responses: K texts, those that were verified; none at all where nobody kept them.
+        gold: The accepted answers, where the environment was asked to give them (`gold_in_info=True`).
+        budgets: The most tokens that each completion could have; K numbers, or none at all where nobody noted them.
+        token_values: Other numbers of each id by name, float32 (T,), NaN where an id has none: "entropy", "raw_logprob"
+            (of the policy, where asked for), "advantage" (of a trainer).
 
     Raises:
         InvalidEpisodeError: a law is broken; the message names the field and the turn.
@@ -288,6 +300,11 @@ class Episode:
     seed: int | None = None
     group: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str = ""
+    responses: tuple[str, ...] = ()
+    gold: tuple[str, ...] = ()
+    budgets: tuple[int, ...] = ()
+    token_values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks every law that can be checked without the environment."""
@@ -330,6 +347,8 @@ class Episode:
                 feedback=self.feedbacks[k],
                 verdict=self.verdicts[k],
                 reward=float(self.rewards[k]),
+                response=self.responses[k] if self.responses else None,
+                budget=self.budgets[k] if self.budgets else None,
             )
             for k, (start, end) in enumerate(spans)
         )
@@ -390,6 +409,16 @@ def check_episode(episode: Episode) -> None:
     for name in ("verdicts", "feedbacks", "turn_truncated"):
         if len(getattr(episode, name)) != turns:
             raise InvalidEpisodeError(f"{who}: {name} has {len(getattr(episode, name))} entries for {turns} turns")
+    for name in ("responses", "budgets"):
+        if len(getattr(episode, name)) not in (0, turns):
+            raise InvalidEpisodeError(
+                f"{who}: {name} has {len(getattr(episode, name))} entries for {turns} turns (none at all is allowed)"
+            )
+    for name, values in episode.token_values.items():
+        if values.dtype != np.float32 or values.shape != (size,):
+            raise InvalidEpisodeError(
+                f"{who}: token_values[{name!r}] must be float32 of shape ({size},), got {values.dtype} {values.shape}"
+            )
     if episode.returns is not None and (episode.returns.shape != (turns,) or episode.returns.dtype != np.float32):
         raise InvalidEpisodeError(f"{who}: returns must be float32 ({turns},), got {episode.returns.dtype}")
     if not np.all(np.isfinite(episode.rewards)):

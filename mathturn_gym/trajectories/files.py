@@ -118,7 +118,8 @@ class EpisodeReader(Iterable[Episode]):
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
         with file:
             check_table_schema(file.schema_arrow, str(self.path), named=True)
-            for batch in file.iter_batches(self.batch_size, columns=table_schema().names):
+            columns = [name for name in table_schema().names if name in file.schema_arrow.names]
+            for batch in file.iter_batches(self.batch_size, columns=columns):
                 for result in episodes_from_table(batch):
                     yield (result, None) if isinstance(result, InvalidEpisodeError) else result
 
