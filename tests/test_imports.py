@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
 LAYERS = (
-    {"errors", "types", "spaces", "seeding", "registration", "info"},
+    {"errors", "types", "spaces", "seeding", "registration", "info", "_transformers"},
     {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "render", "returns"},
     {"env"},
     {"vector", "rollout", "rollout_async", "streaming"},
-    {"wrappers", "baselines", "areal", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mathturn_gym.decoding.sampling import Sampling, entropy
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.wrappers.sampling import Sampling, entropy
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5, 0.5, -3.0, 1.0]])
 

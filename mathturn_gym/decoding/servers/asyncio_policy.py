@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from mathturn_gym.errors import EpisodeStateError
 from mathturn_gym.types import Completion, Ids
@@ -44,10 +44,15 @@ class AsyncCausalLMPolicy:
 
     Args:
         policy: The policy.
+
+    Attributes:
+        scheduler: "async": `collect` awaits each completion in a task of its own.
     """
 
+    scheduler: Final = "async"
+
     def __init__(self, policy: CausalLMPolicy) -> None:
-        self.policy = policy
+        self.policy, self.tokenizer = policy, policy.tokenizer
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._cancelled: SimpleQueue[_Request] = SimpleQueue()
         self._closed = False

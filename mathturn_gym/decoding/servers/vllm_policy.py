@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ class VLLMPolicy:
 
     Args:
         model: A checkpoint's folder or hub name.
+        tokenizer: The served model's; kept for who makes an environment with it.
         temperature: See `Sampling`.
         top_p: See `Sampling`.
         top_k: See `Sampling`.
@@ -32,12 +33,18 @@ class VLLMPolicy:
 
     Raises:
         MissingDependencyError: vLLM is not installed.
+
+    Attributes:
+        scheduler: "streaming": `collect` sends each episode's next turn as soon as its completion has come.
     """
+
+    scheduler: Final = "streaming"
 
     def __init__(
         self,
         model: str | Path,
         *,
+        tokenizer: Any = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -65,6 +72,7 @@ class VLLMPolicy:
             "logprobs": 0,
             "detokenize": False,
         }
+        self.tokenizer = tokenizer
         self.version = check_int("version", version, low=0)
         self._tickets = itertools.count()
         self._running: dict[str, int] = {}

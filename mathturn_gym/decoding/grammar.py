@@ -84,7 +84,7 @@ def answer_grammar(tokenizer: PreTrainedTokenizerBase) -> AnswerGrammar:
     box, close, *digits = (_single_id(tokenizer, text) for text in (_OPEN, _CLOSE, *_DIGITS))
     end = tokenizer.eos_token_id
     if not isinstance(end, int):
-        raise InvalidValueError(f"answers_only: the tokenizer must have an end-of-turn id, got eos_token_id {end!r}")
+        raise InvalidValueError(f"grammar: the tokenizer must have an end-of-turn id, got eos_token_id {end!r}")
     after_digit = dict.fromkeys(digits, (*digits, close))
     return AnswerGrammar((box,), {box: tuple(digits), close: (end,), **after_digit})
 
@@ -124,5 +124,5 @@ def mask_logits(model: PreTrainedModel, grammar: AnswerGrammar) -> torch.utils.h
 def _single_id(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     ids = tokenizer.encode(text, add_special_tokens=False)
     if len(ids) != 1:
-        raise InvalidValueError(f"answers_only: {text!r} is {len(ids)} ids in this tokenizer, and must be one")
+        raise InvalidValueError(f"grammar: {text!r} is {len(ids)} ids in this tokenizer, and must be one")
     return int(ids[0])

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mathturn_gym.decoding._kv_cache import Arena, Entry, KeyValues, PrefixStore, common_prefix, encode, truncate
+from mathturn_gym.decoding._runner import ModelRunner
+from mathturn_gym.decoding.sampling import Sampling, entropy
 from mathturn_gym.errors import PolicyError
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.kv_cache import Arena, Entry, KeyValues, PrefixStore, common_prefix, encode, truncate
-from mathturn_gym.wrappers.models import ModelRunner
-from mathturn_gym.wrappers.sampling import Sampling, entropy
 
 __all__ = ["DecodingLoop", "DecodingStats", "Row"]
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mathturn_gym.decoding._kv_cache import Arena, KeyValues, PrefixStore, common_prefix, encode
 from mathturn_gym.types import Ids
-from mathturn_gym.wrappers.kv_cache import Arena, KeyValues, PrefixStore, common_prefix, encode
 
 HEADS, WIDTH = 2, 3
 

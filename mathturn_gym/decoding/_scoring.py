@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mathturn_gym.decoding._runner import ModelRunner
+from mathturn_gym.decoding.sampling import Sampling, entropy
 from mathturn_gym.errors import check_int
 from mathturn_gym.types import Ids
-from mathturn_gym.wrappers.models import ModelRunner
-from mathturn_gym.wrappers.sampling import Sampling, entropy
 
 if TYPE_CHECKING:
     from mathturn_gym.packing import PackedBatch

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from mathturn_gym.decoding._kv_cache import Arena
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.kv_cache import Arena
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 VOCAB, STOP = 97, 3

@@ -1,25 +1,23 @@
-"""What a policy has to know of a transformers model: how to load it, what it takes, where its vocabulary ends."""
+"""Forward passes of a decoder-only model: what it takes, where its vocabulary ends, and which ids stop it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError, check_int
+from mathturn_gym.errors import InvalidValueError, check_int
 from mathturn_gym.types import Ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ModelRunner", "eval_mode", "load_adapter", "load_model", "prepare_weights", "stop_ids_of", "vocab_size_of"]
+__all__ = ["ModelRunner", "eval_mode", "stop_ids_of", "vocab_size_of"]
 
 _ATTENTION = frozenset({"full_attention", "sliding_attention"})
 
@@ -158,78 +156,3 @@ def stop_ids_of(
             "give stop_ids=[...], or stop_ids=[] to let every completion run to its budget"
         )
     return tuple(sorted(i for i in known if i < vocab_size))
-
-
-def load_model(name_or_path: str | Path, **kwargs: Any) -> PreTrainedModel:
-    """Loads a causal language model with `AutoModelForCausalLM`, from safetensors only (no pickle).
-
-    Raises:
-        CheckpointError: nothing loadable is there.
-    """
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(name_or_path), use_safetensors=True, **kwargs)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"no model can be loaded from {str(name_or_path)!r}: {error}") from error
-    return model
-
-
-def prepare_weights(model: Any, weights: Mapping[str, torch.Tensor] | str | Path) -> Callable[[], object]:
-    """Checks new weights against a model, and returns what puts them in.
-
-    Args:
-        model: The model, or a peft model.
-        weights: A state dict, or a checkpoint's folder; for a peft model also those of its adapter.
-
-    Raises:
-        CheckpointError: a weight is missing, unknown, or of another shape.
-    """
-    adapted = hasattr(model, "peft_config")
-    if isinstance(weights, (str, Path)):
-        adapter_file = Path(weights) / "adapter_model.safetensors"
-        if adapted and adapter_file.is_file():
-            from safetensors.torch import load_file
-
-            weights = load_file(adapter_file)
-        else:
-            weights = load_model(weights, dtype="auto").state_dict()
-    new = dict(weights)
-    own: Mapping[str, torch.Tensor] = model.state_dict()
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-
-    load: Callable[[], object] = partial(model.load_state_dict, new, strict=False)
-    if adapted and not new.keys() & own.keys():
-        from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
-        own, tied = get_peft_model_state_dict(model), set()
-        load = partial(set_peft_model_state_dict, model, new)
-
-    missing, unknown = sorted(own.keys() - new.keys() - tied), sorted(new.keys() - own.keys())
-    shapes = [key for key in new if key in own and new[key].shape != own[key].shape]
-    for what, keys in (("lack", missing), ("have unknown", unknown), ("have another shape for", shapes)):
-        if keys:
-            raise CheckpointError(f"the new weights {what} {', '.join(keys[:5])}; nothing was changed")
-    return load
-
-
-def load_adapter(model: Any, path: str | Path, *, trainable: bool = False) -> Any:
-    """Puts a LoRA (or other peft) adapter around a model.
-
-    Args:
-        model: The base model.
-        path: The adapter's folder (`adapter_config.json` and safetensors) or hub name.
-        trainable: Whether its weights take gradients.
-
-    Raises:
-        MissingDependencyError: peft is not installed.
-        CheckpointError: no adapter is there.
-    """
-    try:
-        from peft import PeftModel  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingDependencyError("adapters need peft: pip install 'mathturn-gym[peft]'") from error
-    try:
-        return PeftModel.from_pretrained(model, str(path), is_trainable=trainable)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"no adapter can be loaded from {str(path)!r}: {error}") from error

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
+from mathturn_gym.decoding.servers._completions_api import Sessions, first_choice, read_completion
 from mathturn_gym.errors import (
     InvalidValueError,
     MissingDependencyError,
@@ -27,7 +28,6 @@ from mathturn_gym.errors import (
     raise_unknown_name,
 )
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.completions_api import Sessions, first_choice, read_completion
 
 __all__ = ["OpenAIPolicy"]
 
@@ -48,6 +48,7 @@ class OpenAIPolicy:
     Args:
         urls: Base URL of every replica, e.g. "http://127.0.0.1:8000".
         model: The model's name there; None asks the first replica.
+        tokenizer: The served model's; kept for who makes an environment with it.
         temperature: See `Sampling`.
         top_p: See `Sampling`.
         top_k: See `Sampling`.
@@ -63,12 +64,18 @@ class OpenAIPolicy:
     Raises:
         InvalidValueError: a value outside its range.
         MissingDependencyError: httpx2 is not installed.
+
+    Attributes:
+        scheduler: "streaming": `collect` sends each episode's next turn as soon as its completion has come.
     """
+
+    scheduler: Final = "streaming"
 
     def __init__(
         self,
         urls: str | Sequence[str],
         *,
+        tokenizer: Any = None,
         model: str | None = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
@@ -89,6 +96,7 @@ class OpenAIPolicy:
         self.top_p, self.min_p = check_float("top_p", top_p, low=1e-9, high=1.0), check_float("min_p", min_p, low=0.0)
         self.top_k = check_int("top_k", top_k, low=0)
         self.stop_ids = sorted({check_int("stop_ids", i, low=0) for i in stop_ids})
+        self.tokenizer = tokenizer
         self.version = check_int("version", version, low=0)
         self._retries, self._backoff = check_int("retries", retries, low=0), check_float("backoff", backoff, low=0.0)
         self._model, self._concurrency = model, check_int("concurrency", concurrency, low=1)

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import torch
 
+from mathturn_gym.decoding.servers.openai_policy import OpenAIPolicy
+from mathturn_gym.decoding.servers.vllm_policy import VLLMPolicy
 from mathturn_gym.errors import PolicyError
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.openai_policy import OpenAIPolicy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
-from mathturn_gym.wrappers.vllm_policy import VLLMPolicy
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import mathturn_gym  # noqa: F401 - registers the ids
+from mathturn_gym.decoding.servers.openai_policy import OpenAIPolicy
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import uniforms
 from mathturn_gym.testing import check_policy
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.openai_policy import OpenAIPolicy
 
 VOCAB, STOP = 50, 7
 
