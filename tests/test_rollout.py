@@ -182,10 +182,10 @@ def test_episodes_keep_the_texts_budgets_and_other_numbers_of_their_turns() -> N
             self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Any = None
         ) -> list[Completion]:
             ids = DIALOGUE.prompt_ids("4")[:3]
-            return [Completion(ids, np.zeros(3), entropies=np.full(3, 0.5, np.float32)) for _ in contexts]
+            return [Completion(ids, np.zeros(3, np.float32), entropies=np.full(3, 0.5, np.float32)) for _ in contexts]
 
     env = make(2, num_turns=2, max_completion_tokens=9, gold_in_info=True)
-    problem = env.envs[0].unwrapped.source.get(0, 0)  # type: ignore[attr-defined]
+    problem = env.envs[0].unwrapped.source.get(0, 0)
     (episode,) = collect(env, Sure(), 1)
     assert episode.prompt == problem.prompt
     assert episode.gold == problem.gold

@@ -18,6 +18,7 @@ from mathturn_gym.returns import returns_to_go
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.trajectories import (
     SCHEMA_VERSION,
+    EpisodeWriter,
     episode_from_record,
     episode_to_record,
     episodes_to_table,
@@ -325,6 +326,23 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         write_episodes(path, source())
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("left", ["", "{", '{"ids"' + " " * 200_000])
+def test_a_growing_file_always_loads_and_is_continued_after_a_crash(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "run.jsonl"
+    with EpisodeWriter(path) as writer:
+        for number, episode in enumerate(sample(2)):
+            writer.write(episode)
+            assert len(list(read_episodes(path, strict=True))) == number + 1  # before it is closed
+    with path.open("a") as stream:
+        stream.write(left)  # a process that was killed while it wrote
+    with EpisodeWriter(path) as writer:
+        writer.write(sample(3)[2])
+    assert [episode.index for episode in read_episodes(path, strict=True)] == [0, 1, 2]
+    for name, message in (("run.parquet", "must end in .jsonl"), ("no/run.jsonl", "folder that is there")):
+        with pytest.raises(InvalidValueError, match=message):
+            EpisodeWriter(tmp_path / name)
 
 
 def test_equal_episodes_give_equal_files(tmp_path: Path) -> None:
