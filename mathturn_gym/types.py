@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym._text import shorten
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 
 __all__ = [
@@ -98,6 +99,16 @@ class Problem:
         if not gold or not all(isinstance(text, str) and text.strip() for text in gold):
             raise InvalidValueError(f"Problem.gold must hold one or more non-empty texts, got {self.gold!r}")
 
+    def __repr__(self) -> str:
+        """`Problem('p/1', '1+1=?', gold '2')`, long texts shortened."""
+        gold = " or ".join(map(shorten, self.gold))
+        return f"Problem({shorten(self.id)}, {shorten(self.prompt)}, gold {gold})"
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import problem_html
+
+        return problem_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -146,6 +157,18 @@ class Verdict:
         """The score as a plain float (what rewards are made of)."""
         assert self.score is not None
         return self.score
+
+    def __repr__(self) -> str:
+        """`Verdict(wrong: different, answer '41')`; the score where it is not the status's own."""
+        reason = f": {self.reason}" if self.reason else ""
+        answer = "" if self.answer is None else f", answer {shorten(self.answer)}"
+        score = "" if self.value == float(self.correct) else f", score {self.value:g}"
+        return f"Verdict({self.status.value}{reason}{answer}{score})"
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import verdict_html
+
+        return verdict_html(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,6 +233,12 @@ class Completion:
         """Number of ids."""
         return int(self.ids.shape[0])
 
+    def __repr__(self) -> str:
+        """`Completion(12 tokens, mean log-prob -0.41)`."""
+        known = self.logprobs[~np.isnan(self.logprobs)]
+        sure = f", mean log-prob {known.mean():.3f}" if known.size else ""
+        return f"Completion({len(self)} tokens{sure}{', truncated' if self.truncated else ''})"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
@@ -242,6 +271,10 @@ class Turn:
     reward: float
     response: str | None = None
     budget: int | None = None
+
+    def __repr__(self) -> str:
+        """`Turn(0, 12 tokens, wrong, reward -1)`."""
+        return f"Turn({self.index}, {len(self.ids)} tokens, {self.verdict.status.value}, reward {self.reward:g})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -329,6 +362,24 @@ class Episode:
     def solved(self) -> bool:
         """True where some turn was right."""
         return any(verdict.correct for verdict in self.verdicts)
+
+    def __repr__(self) -> str:
+        """`Episode(3 on 'p/1': wrong → right, reward 0, 57 tokens)`."""
+        said = " → ".join(verdict.status.value for verdict in self.verdicts) or "no turn"
+        reward = f"reward {self.rewards.sum():g}"
+        return f"Episode({self.index} on {shorten(self.problem_id)}: {said}, {reward}, {len(self.ids)} tokens)"
+
+    def __str__(self) -> str:
+        """The dialogue with verdicts and rewards, colored where it is printed in a terminal."""
+        from mathturn_gym.render import render_episode
+
+        return str(render_episode(self))
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import episode_html
+        from mathturn_gym.render import render_episode
+
+        return episode_html(self, render_episode(self, color=False)._repr_html_())
 
     @property
     def turns(self) -> tuple[Turn, ...]:
