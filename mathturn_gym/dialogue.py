@@ -152,6 +152,26 @@ class Dialogue:
         ids = self._feedback_with_close(text, turn)
         return ids[len(self.end_of_turn) :].copy() if self.is_closed(completion_ids) else ids.copy()
 
+    def completion_ids(self, text: str, max_tokens: int | None = None) -> Ids:
+        r"""A completion for those who have only its text: its ids in the tokenizer's own spelling, and the end of turn.
+
+        Text that looks like a special token is encoded as plain text: it cannot end or open a turn.
+
+        Args:
+            text: What was said.
+            max_tokens: Cuts it off there, as a budget would; None leaves it whole.
+
+        Returns:
+            int64 (A,).
+
+        >>> dialogue = Dialogue("builtin")
+        >>> dialogue.decode(dialogue.completion_ids("It is \\boxed{4}"))
+        'It is \\boxed{4}<|im_end|>'
+        """
+        special = bool(self._markers and self._markers.search(text))
+        plain = self.tokenizer(text, add_special_tokens=False, split_special_tokens=special)["input_ids"]
+        return np.array([*plain, *self.end_of_turn][:max_tokens], np.int64)
+
     def is_closed(self, completion_ids: Ids) -> bool:
         """True where the completion ends with the template's own end-of-turn id."""
         return bool(self.end_of_turn) and bool(completion_ids.shape[0]) and completion_ids[-1] == self.end_of_turn[-1]

@@ -11,6 +11,7 @@
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
     ├── VerifierError            (RuntimeError)  a verifier that cannot do its work (workers do not start)
     ├── PolicyError              (RuntimeError)  a policy that cannot go on: NaN logits, no memory, a dead server
+    ├── ServerError              (RuntimeError)  an environment's server: not there, refusing, or speaking otherwise
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
 
 Every class derives from `MathTurnError` *and* from the standard exception that fits, and is picklable (its
@@ -37,6 +38,7 @@ __all__ = [
     "PolicyError",
     "ProblemFileError",
     "PromptTooLongError",
+    "ServerError",
     "VerifierError",
 ]
 
@@ -89,6 +91,10 @@ class PolicyError(MathTurnError, RuntimeError):
     """
 
     finished: Sequence[Any] = ()
+
+
+class ServerError(MathTurnError, RuntimeError):
+    """The server of an environment cannot be reached, refuses, ended the session, or speaks another protocol."""
 
 
 class MissingDependencyError(MathTurnError, ImportError):

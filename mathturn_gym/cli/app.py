@@ -17,6 +17,7 @@ from mathturn_gym.cli.evaluate import evaluate
 from mathturn_gym.cli.info import info
 from mathturn_gym.cli.play import play
 from mathturn_gym.cli.problems import problems_app
+from mathturn_gym.cli.serve import serve
 from mathturn_gym.cli.train import train
 from mathturn_gym.cli.verify import verify
 from mathturn_gym.cli.warmup import warmup
@@ -39,6 +40,7 @@ app.command("eval")(evaluate)
 app.command("compare-eval")(compare_eval)
 app.command()(play)
 app.command()(info)
+app.command()(serve)
 app.command()(verify)
 app.add_typer(problems_app, name="problems")
 app.command()(warmup)
