@@ -45,6 +45,12 @@ def connection_classes(limits: Limits, metrics: Metrics) -> Classes:
     class TimedWebSocket(WebSocketsSansIOProtocol):
         """Cut where the client leaves no room for a reply for too long."""
 
+        def handle_parser_exception(self) -> None:
+            closed = self.conn.close_sent
+            why = "size" if closed is not None and closed.code == 1009 else "malformed"
+            metrics.refused.labels(why).inc()
+            super().handle_parser_exception()
+
         async def send(self, message: Any) -> None:
             try:
                 async with asyncio.timeout(limits.send_timeout):
@@ -54,5 +60,8 @@ def connection_classes(limits: Limits, metrics: Metrics) -> Classes:
                 self.transport.abort()
                 raise ClientDisconnected from None
             await super().send(message)
+            if message["type"] == "websocket.http.response.body":
+                # uvicorn does not count a refusal as an answer, and would log it as an error of the application.
+                self.handshake_complete = True
 
     return TimedHTTP, TimedWebSocket

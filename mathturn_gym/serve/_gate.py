@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,8 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_LOG = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = ("/health", "/ready", "/play")
 """Answered without a key: what a load balancer asks, and a page that holds no secret."""
@@ -117,7 +120,13 @@ class Gate:
     async def _session(self, scope: Message, receive: Receive, send: Send) -> None:
         session = _Session(self._limits, self._metrics, receive, send, _key_subprotocol(scope))
         with self._metrics.session():
-            await self._app(scope, session.receive, session.send)
+            try:
+                await self._app(scope, session.receive, session.send)
+            except Exception:
+                # OpenEnv answers even a client that has left, which then fails: no reason to fill the log.
+                if not session.gone:
+                    raise
+                _LOG.debug("a client left before its reply", exc_info=True)
 
 
 class _Session:
@@ -129,6 +138,7 @@ class _Session:
         rate = limits.steps_per_second
         self._bucket = Bucket(rate, max(1.0, rate)) if rate else None
         self._began = 0.0
+        self.gone = False
 
     async def receive(self) -> Message:
         """The next message that is worth to be looked at; a session that says nothing for too long is ended."""
@@ -159,7 +169,11 @@ class _Session:
         elif message["type"] == "websocket.send" and self._began:
             self._metrics.seconds.observe(time.perf_counter() - self._began)
             self._began = 0.0
-        await self._send(message)
+        try:
+            await self._send(message)
+        except OSError:  # by which a server says that the client has left
+            self.gone = True
+            raise
 
     async def _keep_rate(self) -> None:
         """Waits where the session is too fast: it is not read from meanwhile, so that its messages wait with it."""

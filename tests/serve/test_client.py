@@ -42,7 +42,8 @@ def test_a_served_environment_gives_what_the_local_one_gives(
 ) -> None:
     """Ids, rewards, flags and infos, over whole episodes of right, wrong and senseless answers."""
     local, remote = gym.make(env_id, **keywords), gym.make(env_id, server=serving(env_id=env_id, **keywords).url)
-    dialogue, space = local.unwrapped.dialogue, local.unwrapped.action_space  # type: ignore[attr-defined]
+    unwrapped: Any = local.unwrapped
+    dialogue, space = unwrapped.dialogue, unwrapped.action_space
     rng = np.random.default_rng(0)
     for episode in range(6):
         seed = 5 if episode == 0 else None
@@ -69,12 +70,14 @@ def test_a_vector_of_sessions_is_the_local_vector(serving: Serving, mode: Autore
     remote = gym.make_vec("MathMultiTurn-v0", server=server.url, **keywords)
     assert isinstance(remote.unwrapped, RemoteVectorEnv)
     rng = np.random.default_rng(1)
+    first: Any
+    second: Any
     first, second = local.reset(seed=3), remote.reset(seed=3)
     for _ in range(5):
         assert all(np.array_equal(a, b) for a, b in zip(first[0], second[0], strict=True))
         assert first[-1]["problem_id"].tolist() == second[-1]["problem_id"].tolist()
         actions = tuple(rng.integers(100, size=4) for _ in range(3))
-        first, second = local.step(actions), remote.step(actions)  # type: ignore[assignment]
+        first, second = local.step(actions), remote.step(actions)
         assert all(a.tolist() == b.tolist() for a, b in zip(first[1:4], second[1:4], strict=True))
         if mode is AutoresetMode.DISABLED and first[2].any():
             mask = {"reset_mask": np.ones(3, np.bool_)}
@@ -128,11 +131,11 @@ def test_a_full_server_says_so(serving: Serving) -> None:
 
 def test_keys(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     url = serving(api_keys=["secret", "other"]).url
-    for keywords in ({}, {"api_key": "secre"}, {"api_key": "secrets"}):
+    for key in (None, "secre", "secrets"):
         with pytest.raises(
             ServerError, match=r"HTTP 401\): it needs an API key: give api_key=, or set MATHTURN_API_KEY"
         ):
-            gym.make("MathMultiTurn-v0", server=url, **keywords)
+            gym.make("MathMultiTurn-v0", server=url, api_key=key)
     gym.make("MathMultiTurn-v0", server=url, api_key="other").reset(seed=0)
     monkeypatch.setenv("MATHTURN_API_KEY", "secret")
     gym.make("MathMultiTurn-v0", server=url).reset(seed=0)

@@ -132,6 +132,7 @@ def test_an_oversized_message_ends_its_session_only(serving: Serving) -> None:
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
     server.wait_for_sessions(0)
+    assert refused(server, "size") == 2
     assert plays(server)
 
 
