@@ -55,8 +55,9 @@ class Tab:
     def wait_for(self, script: str) -> None:
         deadline = time.monotonic() + 20
         while not self.run(script):
-            shown = self.run("document.body.innerText")
-            assert time.monotonic() < deadline, f"{script} did not come true: {shown}"
+            assert time.monotonic() < deadline, (
+                f"{script} did not come true: {self.run('document.documentElement.innerText')}"
+            )
             time.sleep(0.05)
 
 
