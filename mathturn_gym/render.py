@@ -1,19 +1,18 @@
-"""An episode as people read it: a dialogue with verdicts, in colour where the terminal has it."""
+"""An episode as people read it: a dialogue with verdicts, in color where the terminal has it."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from mathturn_gym.types import Problem, Status, StopReason, Verdict
+from mathturn_gym.types import Problem, Status, StopReason, TurnRecord
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TurnRecord", "print_new", "render_dialogue"]
+__all__ = ["print_new", "render_dialogue"]
 
 _STYLE: Final = {
     Status.RIGHT: "bold green",
@@ -26,29 +25,6 @@ _END: Final = {
     StopReason.TURNS: "all turns used",
     StopReason.CONTEXT: "context budget used up",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRecord:
-    """A turn as the environment keeps it.
-
-    Args:
-        response: The completion as text, up to its end of turn.
-        verdict: The verdict, gold answer included.
-        feedback: The feedback as text, "" where there was none.
-        reward: The reward.
-        start: Where its action begins in the observation.
-        feedback_start: Where its feedback begins.
-        reward_terms: What the reward is the sum of, where terms were asked for.
-    """
-
-    response: str
-    verdict: Verdict
-    feedback: str
-    reward: float
-    start: int
-    feedback_start: int
-    reward_terms: Mapping[str, float] | None = None
 
 
 def render_dialogue(
@@ -66,12 +42,12 @@ def render_dialogue(
         turns: Shown in order, each with its verdict and reward.
         stop_reason: Shown last.
         system_prompt: Shown before the problem, if any.
-        color: With ANSI colour codes; None asks the terminal.
+        color: With ANSI color codes; None asks the terminal.
     """
     from rich.console import Console
 
     color = sys.stdout.isatty() if color is None else color
-    # `force_terminal` makes rich write colour codes although it writes into a string.
+    # `force_terminal` makes rich write color codes although it writes into a string.
     console = Console(
         file=io.StringIO(), force_terminal=color, color_system="standard" if color else None, width=100, highlight=False
     )
@@ -121,8 +97,12 @@ def _say_end(console: Console, turns: Sequence[TurnRecord], stop_reason: StopRea
 
 
 def _say(console: Console, who: str, style: str, text: str) -> None:
-    """One labelled line or block; a model's text is printed as it is, never as markup, without control codes."""
+    """One labeled line or block; a model's text is printed as it is, never as markup, without control codes."""
     from rich.text import Text
 
-    shown = "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
-    console.print(Text(who, style=style) + Text(f": {shown}"), soft_wrap=True)
+    console.print(Text(_visible(who), style=style) + Text(f": {_visible(text)}"), soft_wrap=True)
+
+
+def _visible(text: str) -> str:
+    """The text without characters that a terminal would obey instead of showing (escapes, changes of direction)."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)

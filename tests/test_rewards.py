@@ -9,7 +9,7 @@ from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.rewards import TERMS, RewardContext, get_terms, turn_reward
 from mathturn_gym.types import Problem, Status, Verdict
-from mathturn_gym.vector import info_of
+from mathturn_gym.info import info_of
 
 RIGHT, WRONG = Verdict(Status.RIGHT, answer="42"), Verdict(Status.WRONG, answer="41")
 
