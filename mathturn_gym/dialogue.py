@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from mathturn_gym._calls import check_takes, name_of
+from mathturn_gym._transformers import pretrained_kwargs
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.types import Ids, Problem
 
@@ -49,7 +50,6 @@ _LAST: Final = "Qzlastqz"
 _CACHE_BYTES: Final = 4 * 2**20
 _PROMPT: Final = -1
 _PROBED_TURNS: Final = (0, 1, 2, 3, 8)
-
 
 
 class _Locks:
@@ -93,7 +93,7 @@ def _load_by_name(name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, **pretrained_kwargs(name))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidValueError(
             f"tokenizer {name!r} does not load ({type(error).__name__}: {error}); allowed: 'builtin', a folder with"
@@ -129,6 +129,10 @@ class TurnDialogue(Protocol):
         """The ids that follow the completion of turn `turn` where the user says `text`, int64 (F,)."""
         ...
 
+    def decode(self, ids: Ids) -> str:
+        """The text of any ids, for people."""
+        ...
+
 
 DialogueLike: TypeAlias = "TurnDialogue | Callable[[Tokenizer], TurnDialogue]"
 """A dialogue, or a function that makes one for a tokenizer (such as the class `Dialogue`)."""
@@ -158,7 +162,9 @@ def make_dialogue(
             )
         return dialogue
     if not callable(dialogue):
-        raise InvalidValueError(f"dialogue must be {_DIALOGUE}, or a function that makes one of a tokenizer, got {dialogue!r}")
+        raise InvalidValueError(
+            f"dialogue must be {_DIALOGUE}, or a function that makes one of a tokenizer, got {dialogue!r}"
+        )
     options = {} if system_prompt is None else {"system_prompt": system_prompt}
     check_takes("dialogue", dialogue, "tokenizer", keywords=tuple(options))
     made = dialogue(load_tokenizer(tokenizer), **options)
@@ -169,6 +175,7 @@ def make_dialogue(
 
 _DIALOGUE: Final = (
     "an object with problem_ids(problem), response(context, completion_ids), feedback_ids(text, turn, completion_ids),"
+    " decode(ids),"
     " vocab_size, tokenizer, system_prompt and end_of_turn"
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 from mathturn_gym._calls import call_with_turn, check_takes, name_of
 from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name
 from mathturn_gym.types import Status, TurnContext
-from mathturn_gym.verifier.rational import rational
+from mathturn_gym.verifier import answer_key
 
 __all__ = ["TERMS", "RewardTerms", "Term", "affine_reward", "check_scale", "get_terms", "turn_reward"]
 
@@ -80,8 +80,8 @@ def _format(context: TurnContext) -> float:
 
 def _overlong(context: TurnContext) -> float:
     """DAPO's soft punishment of length (Yu et al. 2025, eq. 13): 0, then linearly down to -1 at the budget."""
-    room = OVERLONG_SHARE * context.max_tokens
-    return -min(1.0, max(0.0, 1 - (context.max_tokens - context.ids.shape[0]) / room))
+    left = context.max_tokens - int(context.ids.shape[0])
+    return -min(1.0, max(0.0, 1 - left / (OVERLONG_SHARE * context.max_tokens)))
 
 
 def _repeated(context: TurnContext) -> float:
@@ -89,13 +89,9 @@ def _repeated(context: TurnContext) -> float:
     answer = context.judged.answer
     if answer is None or context.judged.correct:
         return 0.0
-    failed = (turn.verdict.answer for turn in context.earlier if not turn.verdict.correct)
-    return -float(any(_same(answer, other) for other in failed if other is not None))
-
-
-def _same(left: str, right: str) -> bool:
-    a, b = rational(left), rational(right)
-    return a == b if a is not None and b is not None else "".join(left.split()) == "".join(right.split())
+    earlier = (turn.verdict for turn in context.earlier)
+    failed = {answer_key(verdict.answer) for verdict in earlier if verdict.answer is not None and not verdict.correct}
+    return -float(answer_key(answer) in failed)
 
 
 def _improvement(context: TurnContext) -> float:

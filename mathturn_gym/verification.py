@@ -93,6 +93,12 @@ class TurnVerifier:
         self.verifier = verifier
         self._answered, self._failures = False, 0
         self._batch: Callable[..., Any] | None = getattr(verifier, "verify_batch", None)
+        if (
+            isinstance(verifier, Verifier)
+            and _overrides(verifier, "verify")
+            and not _overrides(verifier, "verify_batch")
+        ):
+            self._batch = None  # a subclass that judges single responses its own way means them all
         self._call: Callable[..., Any] | None = None
         self._form: Literal["pair", "context"] = "pair"
         if self._batch is not None:
@@ -112,12 +118,17 @@ class TurnVerifier:
         return name_of(self.verifier)
 
     @property
+    def is_async(self) -> bool:
+        """True for coroutine functions: what they wait for is elsewhere."""
+        return _is_coroutine_function(self._call if self._batch is None else self._batch)
+
+    @property
     def runs_beside(self) -> bool:
         """True where it may work in another thread: objects with `verify_batch`, and coroutine functions.
 
         A plain function may rely on the thread that calls it (time limits made of signals work in the main thread alone).
         """
-        return self._batch is not None or _is_coroutine_function(self._call)
+        return self._batch is not None or self.is_async
 
     def verify_turns(self, contexts: Sequence[TurnContext]) -> list[Verdict]:
         """Judges turns, in order.
@@ -131,24 +142,46 @@ class TurnVerifier:
         self._count(answers, contexts)
         return [self._verdict(answer, context) for answer, context in zip(answers, contexts, strict=True)]
 
-    def submit_turns(self, contexts: Sequence[TurnContext]) -> Future[list[Verdict]]:
-        """`verify_turns` as a future: done on return, or under way in another thread where `runs_beside` allows it."""
-        future: Future[list[Verdict]] = Future()
+    def submit_turns(self, contexts: Sequence[TurnContext]) -> list[Future[Verdict]]:
+        """`verify_turns` as a future for each turn.
+
+        What needs no waiting is done on return: the turns that the built-in `Verifier` decides without symbolic work, and
+        all turns of a function that does not `runs_beside`. The others are judged in another thread, together.
+
+        Raises:
+            MathTurnError: what `verify_turns` raises, where that is known at once; else the futures raise it.
+        """
+        futures: list[Future[Verdict]] = [Future() for _ in contexts]
+        for future in futures:
+            future.set_running_or_notify_cancel()  # whoever loses interest cannot make it refuse its result
+        left = list(range(len(contexts)))
+        if type(self.verifier) is Verifier:
+            left = [k for k in left if not self._done_at_once(contexts[k], futures[k])]
+        asked = [contexts[k] for k in left]
 
         def work() -> None:
             try:
-                found = self.verify_turns(contexts)
+                found = self.verify_turns(asked)
             except BaseException as error:  # it is raised where the future is asked
-                future.set_exception(error)
+                for k in left:
+                    futures[k].set_exception(error)
             else:
-                future.set_result(found)
+                for k, verdict in zip(left, found, strict=True):
+                    futures[k].set_result(verdict)
 
-        if self.runs_beside:
+        if left and self.runs_beside:
             # A daemon: a verifier that never returns must not keep the program from ending.
             threading.Thread(target=work, name="verification", daemon=True).start()
-        else:
-            future.set_result(self.verify_turns(contexts))
-        return future
+        elif left:
+            for k, verdict in zip(left, self.verify_turns(asked), strict=True):
+                futures[k].set_result(verdict)
+        return futures
+
+    def _done_at_once(self, context: TurnContext, future: Future[Verdict]) -> bool:
+        verdict = self.verifier.verify_at_once(context.response, context.problem.gold)
+        if verdict is not None:
+            future.set_result(verdict)
+        return verdict is not None
 
     # ---- asking
 
@@ -156,38 +189,37 @@ class TurnVerifier:
         """An answer, or a `_Raised`, per turn."""
         if self._batch is None:
             return _gathered([self._begun(context) for context in contexts])
-        responses, golds = [c.response for c in contexts], [c.problem.gold for c in contexts]
+        answers = self._ask_batch(contexts)
+        if isinstance(answers, _Raised):
+            # One turn after the other, so that only the culprit's is undecided.
+            found = [answers] if len(contexts) == 1 else [self._ask_batch([context]) for context in contexts]
+            return [one if isinstance(one, _Raised) else one[0] for one in found]
+        return answers
+
+    def _ask_batch(self, contexts: Sequence[TurnContext]) -> list[Any] | _Raised:
+        """The object's answers to all turns at once.
+
+        Raises:
+            InvalidValueError: there is not one for every turn.
+            MathTurnError: what the package's own `Verifier` raises about its user.
+        """
+        assert self._batch is not None
         try:
-            found = self._batch(responses, golds)
+            found = self._batch([c.response for c in contexts], [c.problem.gold for c in contexts])
             if inspect.isawaitable(found):
                 (found,) = _gathered([found])
-            if isinstance(found, _Raised):
-                raise found.error
-        except MathTurnError:
-            if isinstance(self.verifier, Verifier):
+        except Exception as error:
+            if isinstance(self.verifier, Verifier) and isinstance(error, MathTurnError):
                 raise  # the workers do not start, a gold answer is no text: no response is the reason
-            return self._ask_singly(contexts)
-        except Exception:
-            return self._ask_singly(contexts)
+            return _Raised(error)
+        if isinstance(found, _Raised):
+            return found
         answers = list(found) if isinstance(found, Iterable) else []
         if len(answers) != len(contexts):
             raise InvalidValueError(
                 f"verify_batch of verifier {self.name} must return {len(contexts)} answers for as many responses, got"
                 f" {found!r}"
             )
-        return answers
-
-    def _ask_singly(self, contexts: Sequence[TurnContext]) -> list[Any]:
-        """After a batch that raised: one turn after the other, so that only the culprit's is undecided."""
-        assert self._batch is not None
-        answers: list[Any] = []
-        for context in contexts:
-            try:
-                found = self._batch([context.response], [context.problem.gold])
-                (answer,) = _gathered([found]) if inspect.isawaitable(found) else found
-                answers.append(answer)
-            except Exception as error:
-                answers.append(_Raised(error))
         return answers
 
     def _begun(self, context: TurnContext) -> Any:
@@ -296,6 +328,11 @@ def _form_of(function: Callable[..., Any]) -> Literal["pair", "context"]:
         )
     check_takes("verifier", function, "response", "gold")
     return "pair"
+
+
+def _overrides(verifier: Verifier, method: str) -> bool:
+    """Whether a verifier's class replaces a method of `Verifier`."""
+    return getattr(type(verifier), method) is not getattr(Verifier, method)
 
 
 def _is_coroutine_function(function: object) -> bool:

@@ -26,7 +26,7 @@ from mathturn_gym.areal.dialogue import PROMPT_IDS, areal_feedback
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
 from mathturn_gym.areal.sample import prompt_sample
 from mathturn_gym.types import Completion, Episode, Problem
-from mathturn_gym.verifier.extract import extract
+from mathturn_gym.verifier import extract
 
 __all__ = ["SCHEMA", "collect_episodes", "main", "play", "record", "replay", "replay_env", "tokenizers_beside"]
 

@@ -8,7 +8,7 @@ declares as its `scheduler` decides how it is asked:
 
     "batched"     all running episodes go one turn further at once: one `complete` and one environment step per turn
     "streaming"   an episode goes on as soon as its own completion is there (`submit`, `advance`)
-    "asyncio"     every episode is a task that awaits its own completion (`acomplete`)
+    "async"       every episode is a task that awaits its own completion (`acomplete`)
 
 `acollect` is the form of `collect` for programs that run in asyncio themselves.
 """

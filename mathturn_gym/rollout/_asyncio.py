@@ -134,7 +134,11 @@ class _Collection:
                 completion = await self._policy.acomplete(
                     run.context, max_tokens=run.budget, seed=run.turn_seed, session=run.session
                 )
-                seat.play(completion)
+                context, verifier = seat.turn(completion), seat.verifier
+                verdict = None
+                if context is not None and verifier is not None:
+                    verdict = await asyncio.wrap_future(verifier.submit_turns([context])[0])
+                seat.play(completion, context, verdict)
             self.running -= 1
             await self._queue.put(run.episode())
 

@@ -24,7 +24,7 @@ VectorEnv: TypeAlias = gym.vector.VectorEnv[Any, Any, Any]
 _NEEDS: Final = {
     "batched": ("complete",),
     "streaming": ("submit", "advance", "cancel", "release"),
-    "asyncio": ("acomplete",),
+    "async": ("acomplete",),
 }
 
 
@@ -131,7 +131,7 @@ async def acollect(
     """
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
-    _choose("asyncio", policy, env)
+    _choose("async", policy, env)
     seats = seats_of(env, "acollect()")
     waiting = check_int("max_waiting", len(seats) if max_waiting is None else max_waiting, low=1)
     stream = stream_asyncio(seats, policy, plan, indices, max_waiting=waiting, on_progress=on_progress)

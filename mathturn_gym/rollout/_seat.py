@@ -7,10 +7,12 @@ from typing import Any
 
 import gymnasium as gym
 
+from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.rollout.plan import EpisodePlan
 from mathturn_gym.rollout.run import EMPTY_COMPLETION, EpisodeRun
-from mathturn_gym.types import Completion, Ids
+from mathturn_gym.types import Completion, Ids, TurnContext, Verdict
+from mathturn_gym.verification import TurnVerifier
 
 __all__ = ["Seat", "seats_of"]
 
@@ -24,6 +26,9 @@ class Seat:
 
     def __init__(self, env: gym.Env[Ids, Ids]) -> None:
         self.env = env
+        # Another environment below the wrappers verifies by itself, in `step`.
+        base: Any = env.unwrapped
+        self._base: MathMultiTurnEnv | None = base if isinstance(base, MathMultiTurnEnv) else None
         self._run: EpisodeRun | None = None
 
     @property
@@ -32,14 +37,31 @@ class Seat:
         assert self._run is not None
         return self._run
 
+    @property
+    def verifier(self) -> TurnVerifier | None:
+        """What judges its turns; None where the environment does so itself."""
+        return None if self._base is None else self._base.verifier
+
     def begin(self, plan: EpisodePlan, index: int) -> None:
         """Starts episode `index`; where its prompt leaves no room to answer, also plays it."""
         observation, info = self.env.reset(seed=plan.seed, options=plan.options(plan.number(index)))
         self._run = EpisodeRun(plan, index, observation, info)
         self._play_empty()
 
-    def play(self, completion: Completion) -> None:
-        """Plays one completion."""
+    def turn(self, completion: Completion) -> TurnContext | None:
+        """The turn that a completion makes, to be judged before it is played; None where there is nothing to judge."""
+        return None if self._base is None else self._base.begin_turn(completion.ids)
+
+    def play(self, completion: Completion, context: TurnContext | None = None, verdict: Verdict | None = None) -> None:
+        """Plays one completion.
+
+        Args:
+            completion: The completion.
+            context: What `turn` made of it, and
+            verdict: its verdict, where it has been judged.
+        """
+        if self._base is not None and context is not None and verdict is not None:
+            self._base.supply_verdict(context, verdict)
         self._step(completion)
         self._play_empty()
 

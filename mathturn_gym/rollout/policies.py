@@ -8,7 +8,7 @@ from mathturn_gym.types import Completion, Ids, Policy
 
 __all__ = ["AsyncPolicy", "Scheduler", "StreamingPolicy"]
 
-Scheduler: TypeAlias = Literal["batched", "streaming", "asyncio"]
+Scheduler: TypeAlias = Literal["batched", "streaming", "async"]
 """How a policy is asked; a policy declares it as its attribute `scheduler` ("batched" where it has none)."""
 
 
