@@ -558,6 +558,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
         info = StepInfo(
             problem_id=problem.id,
+            prompt=problem.prompt,
             metadata=copy.deepcopy(dict(problem.metadata)),
             turn=turns,
             turns_left=0 if stop is not None else self.num_turns - turns,

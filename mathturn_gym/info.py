@@ -17,6 +17,7 @@ class StepInfo(TypedDict, total=False):
 
     Attributes:
         problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
+        prompt: The problem's text.
         metadata: The problem's metadata (family, split, level, …).
         turn: Turns played so far, 0 after `reset`.
         turns_left: Turns that may still be played.
@@ -35,6 +36,7 @@ class StepInfo(TypedDict, total=False):
     """
 
     problem_id: str
+    prompt: str
     metadata: dict[str, Any]
     turn: int
     turns_left: int

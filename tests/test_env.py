@@ -22,7 +22,7 @@ from mathturn_gym.errors import (
     ProblemFileError,
     PromptTooLongError,
 )
-from mathturn_gym.types import Ids, Problem, Status, StopReason, Verdict
+from mathturn_gym.types import Ids, Problem, Status, StopReason
 
 IDS = ("MathMultiTurn-v0", "MathMultiTurnUntilCorrect-v0", "MathSingleTurn-v0")
 ONE = Problem("p/1", "What is 40+2?", "42", metadata={"level": 1})
@@ -319,7 +319,7 @@ def test_a_custom_feedback_sees_what_it_needs_and_must_give_text() -> None:
     silent = MathMultiTurnEnv([ONE], feedback=lambda context: None)  # type: ignore[arg-type,return-value]
     silent.reset(seed=0)
     with pytest.raises(
-        InvalidValueError, match="feedback must return a text; .* returned None for problem 'p/1', turn 0"
+        InvalidValueError, match=r"feedback must return a text; .* returned None for problem 'p/1', turn 0"
     ):
         silent.step(answer(silent, "7"))
 

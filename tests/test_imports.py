@@ -12,8 +12,20 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
 LAYERS = (
-    {"errors", "types", "spaces", "seeding", "registration", "info", "_transformers", "_calls"},
-    {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "render", "returns"},
+    {
+        "errors",
+        "types",
+        "spaces",
+        "seeding",
+        "registration",
+        "info",
+        "render",
+        "_notebook",
+        "_text",
+        "_transformers",
+        "_calls",
+    },
+    {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
     {"vector"},
     {"rollout"},

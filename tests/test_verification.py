@@ -83,7 +83,7 @@ class WithAsyncBatch(WithBatch):
         return super().verify_batch(responses, golds)
 
 
-class Callable_:
+class CallableObject:
     def __call__(self, response: str, gold: Any) -> bool:
         return response in gold
 
@@ -108,7 +108,7 @@ FORMS = [
     WithVerify(),
     WithBatch(),
     WithAsyncBatch(),
-    Callable_(),
+    CallableObject(),
     AsyncCallable(),
     functools.partial(several, "strict"),
     WithVerify().verify,

@@ -99,7 +99,7 @@ def test_a_streaming_policy_is_asked_in_batches_where_the_environments_are_out_o
     policy = Every("streaming")
     collect(RecordEpisodeStatistics(envs(2)), policy, 3)
     assert set(policy.asked) == {"complete"}
-    with pytest.raises(InvalidValueError, match="scheduler 'streaming' plays the environments .* out of reach"):
+    with pytest.raises(InvalidValueError, match=r"scheduler 'streaming' plays the environments .* out of reach"):
         collect(RecordEpisodeStatistics(envs(2)), policy, 3, scheduler="streaming")
 
 
