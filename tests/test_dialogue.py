@@ -182,7 +182,12 @@ def test_answering_a_late_turn_renders_no_more_than_an_early_one(monkeypatch: py
     dialogue = Dialogue("builtin")
     rendered: list[int] = []
     render = dialogue._render
-    monkeypatch.setattr(dialogue, "_render", lambda messages: rendered.append(len(messages)) or render(messages))
+
+    def counting(messages: list[dict[str, str]]) -> str:
+        rendered.append(len(messages))
+        return render(messages)
+
+    monkeypatch.setattr(dialogue, "_render", counting)
     for turn in range(400):
         dialogue.feedback_ids(f"No, {turn}.", turn, np.array([70], np.int64))
     assert max(rendered[:10]) == max(rendered) <= 5

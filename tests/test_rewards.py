@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.dialogue import Dialogue, TurnDialogue
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, UserFunctionError
 from mathturn_gym.info import info_of
@@ -132,7 +132,7 @@ def test_terms_whose_sum_leaves_float32_are_refused_when_they_come() -> None:
     assert largest.step(np.array([70]))[1] == -1.5e38
 
 
-def action(text: str, dialogue: Dialogue) -> Any:
+def action(text: str, dialogue: TurnDialogue) -> Any:
     return np.array(dialogue.tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
 
 
