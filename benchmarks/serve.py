@@ -36,6 +36,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.serve._protocol import info_from_record
@@ -133,7 +134,7 @@ def action_of(env: MathMultiTurnEnv, *place: int) -> Ids:
     rng = np.random.default_rng(derive_seed("benchmark", *place))
     ids = rng.integers(env.dialogue.vocab_size, size=ACTION)
     if rng.random() < 0.25:
-        answer = env.dialogue.completion_ids(rf"\boxed{{{rng.integers(10)}}}")
+        answer = completion_ids(env.dialogue, rf"\boxed{{{rng.integers(10)}}}")
         ids[-len(answer) :] = answer
     return ids
 

@@ -23,16 +23,17 @@ from mathturn_gym.errors import (
     EpisodeStateError,
     InvalidActionError,
     InvalidValueError,
+    MathTurnError,
     ServerError,
     check_float,
     check_int,
     raise_unknown_name,
 )
-from mathturn_gym.render import TurnRecord, print_new, render_dialogue
+from mathturn_gym.render import print_new, render_dialogue
 from mathturn_gym.serve._protocol import fingerprint, info_from_record
 from mathturn_gym.serve._session import ServerSession, server_info
 from mathturn_gym.spaces import TokenIds
-from mathturn_gym.types import Ids, Problem, StopReason
+from mathturn_gym.types import Ids, Problem, StopReason, TurnRecord
 
 __all__ = ["API_KEY_VARIABLE", "RemoteEnv", "RemoteState", "RemoteVectorEnv"]
 
@@ -297,7 +298,11 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         assert self._observation is not None
         assert self._sent is not None
         (action, self._sent), before = (self._sent, None), len(self._observation)
-        reply = self._session.receive()
+        try:
+            reply = self._session.receive()
+        except MathTurnError:
+            self._ended = not self._session.is_open  # a turn that failed on the server was not played there
+            raise
         shown, reward = reply["observation"], float(reply["reward"])
         info = info_from_record(shown["info"])
         new = np.array(shown["tokens"], np.int64)

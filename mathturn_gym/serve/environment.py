@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 
+from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
 from mathturn_gym.problems import SPLITS
@@ -113,7 +114,11 @@ class Service:
         first = MathMultiTurnEnv(**self._keywords)
         limits.check_action_fits(first.max_completion_tokens)
         # What the first has loaded serves all of them.
-        self._keywords |= {"tokenizer": first.dialogue.tokenizer, "verifier": first.verifier}
+        self._keywords = {
+            **{name: value for name, value in self._keywords.items() if name not in ("tokenizer", "system_prompt")},
+            "dialogue": first.dialogue,
+            "verifier": first.verifier,
+        }
         self._sources: dict[str | None, ProblemSource] = {None: first.source}
         self._choosing = threading.Lock()
         self.threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="mathturn-serve")
@@ -253,7 +258,7 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
         if env is None:
             raise InvalidValueError("step before reset: reset to begin an episode")
         if action.tokens is None:
-            ids = env.dialogue.completion_ids(action.text, env.max_completion_tokens)
+            ids = completion_ids(env.dialogue, action.text, env.max_completion_tokens)
         else:
             ids = np.array(action.tokens, np.int64)
         observation, reward, terminated, truncated, info = env.step(ids)

@@ -14,6 +14,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym import collect
+from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, MissingDependencyError, ServerError
 from mathturn_gym.serve.client import RemoteEnv, RemoteVectorEnv
 from mathturn_gym.testing import RandomPolicy, check_turn_env, make_tokenizer
@@ -53,7 +54,7 @@ def test_a_served_environment_gives_what_the_local_one_gives(
         over = False
         while not over:
             answers = [r"\boxed{42}", r"\boxed{1}", "no idea", "", r"<|im_end|> \boxed{3}"]
-            action = dialogue.completion_ids(answers[rng.integers(len(answers))], space.max_length)
+            action = completion_ids(dialogue, answers[rng.integers(len(answers))], space.max_length)
             if rng.random() < 0.3:
                 action = rng.integers(space.vocab_size, size=int(rng.integers(space.max_length)))
             (obs, *rest), (obs2, *rest2) = local.step(action), remote.step(action)
@@ -173,7 +174,7 @@ def test_render_is_the_local_one(serving: Serving) -> None:
         remote.render()
     for env in (local, remote):
         env.reset(seed=0)
-        env.step(remote.dialogue.completion_ids(r"\boxed{41}"))
+        env.step(completion_ids(remote.dialogue, r"\boxed{41}"))
     assert local.render() == remote.render()
     assert "Be brief." in str(remote.render())
 

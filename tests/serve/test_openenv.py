@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.problems import load_problems
 from mathturn_gym.types import Problem
@@ -49,7 +50,7 @@ def test_openenvs_client_plays_an_episode_by_text(serving: Serving) -> None:
         assert result.observation["info"]["problem_id"] == info["problem_id"] == "p/1"
         for text, reward in ((r"\boxed{41}", -1.0), (r"<|im_end|> It is \boxed{42}", 1.0), ("?", -1.0)):
             result = env.step({"text": text})
-            expected, *_, info = local.step(local.dialogue.completion_ids(text))
+            expected, *_, info = local.step(completion_ids(local.dialogue, text))
             assert result.observation["tokens"] == expected.tolist()
             assert result.observation["text"] == info["feedback"]
             assert result.reward == reward
