@@ -8,27 +8,16 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import sympy
 
-from mathturn_gym.problems.oracle.reading import UnreadableError, expression, numbers
+from mathturn_gym.problems.families.registry import solves
+from mathturn_gym.problems.oracle._reading import UnreadableError, expression, numbers
 
-__all__ = ["SOLVERS", "Solver"]
+__all__ = ["find"]
 
-Solver: TypeAlias = Callable[[str], Any]
-SOLVERS: Final[dict[str, Solver]] = {}
 x, y, z, p, q = sympy.symbols("x y z p q")
-
-
-def solves(*names: str) -> Callable[[Solver], Solver]:
-    """Enters a solver under the families that it is for."""
-
-    def enter(solver: Solver) -> Solver:
-        SOLVERS.update(dict.fromkeys(names, solver))
-        return solver
-
-    return enter
 
 
 def find(pattern: str, text: str) -> tuple[str, ...]:
