@@ -246,7 +246,7 @@ def precision(model: Any, repeats: int) -> dict[str, float]:
     player = CausalLMPolicy(model, Dialogue("builtin").tokenizer, temperature=0.8)
     batch = pack(unpack(pack(collect(env, player, 8))))
     scores = player.logprobs(batch)
-    ratio = (scores.double() - batch.behaviour_logprobs.double()).exp()[batch.loss_mask]
+    ratio = (scores.double() - batch.behavior_logprobs.double()).exp()[batch.loss_mask]
     return {"precision: log-probs": worst, "precision: ratio - 1": float((ratio - 1).abs().max())}
 
 

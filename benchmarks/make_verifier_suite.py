@@ -1,4 +1,4 @@
-"""Writes the labelled suite of the verifier, `mathturn_gym/assets/verifier_suite.jsonl`: a fixed seed, the same file.
+"""Writes the labeled suite of the verifier, `mathturn_gym/assets/verifier_suite.jsonl`: a fixed seed, the same file.
 
 Labels follow from how a row is made, never from a verifier. A row has `gold`, `response`, `kind`, `label` (mathematical
 equality), `evaluated` (the label under form="evaluated", where it differs), `category` (positive, negative, exploit,

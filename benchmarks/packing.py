@@ -113,7 +113,7 @@ def loop_pack(episodes: list[Episode], given: list[np.ndarray[Any, Any]], *, lis
         for name in (
             "input_ids",
             "loss_mask",
-            "behaviour_logprobs",
+            "behavior_logprobs",
             "advantages",
             "returns",
             "rewards",
@@ -142,7 +142,7 @@ def loop_pack(episodes: list[Episode], given: list[np.ndarray[Any, Any]], *, lis
             inside = turn < len(spans) and bool(position >= spans[turn][0])
             rows["input_ids"].append(int(ids[position]))
             rows["loss_mask"].append(inside)
-            rows["behaviour_logprobs"].append(float(logprobs[position]))
+            rows["behavior_logprobs"].append(float(logprobs[position]))
             rows["advantages"].append(float(values[turn]) if inside else 0.0)
             rows["returns"].append(float(returns[turn]) if inside else 0.0)
             rows["rewards"].append(float(rewards[turn]) if inside else 0.0)

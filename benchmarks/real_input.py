@@ -2,7 +2,7 @@
 
     python benchmarks/real_input.py [--gsm8k FILE] [--tokenizer FOLDER] [--episodes N] [--out runs/benchmarks/real_input]
 
-Once with the built-in tiny policy, and once with a randomly initialised Qwen2-style model under the Qwen2.5 tokenizer.
+Once with the built-in tiny policy, and once with a randomly initialized Qwen2-style model under the Qwen2.5 tokenizer.
 Neither has read a word problem in its life: an accuracy near zero is right. What is shown is that everything runs,
 that it is reported, and what ended each episode.
 """
@@ -26,7 +26,7 @@ def make_random_qwen2(folder: Path, tokenizer_path: Path) -> Path:
     """A two-layer Qwen2 with random weights and the real vocabulary (embedding rows padded as the real ones are)."""
     if not (folder / "config.json").exists():
         torch.manual_seed(0)
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
         config = Qwen2Config(
             vocab_size=151936,
             hidden_size=64,

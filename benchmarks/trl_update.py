@@ -6,7 +6,7 @@ A batch is played on `lins` (4 turns, groups of 4) with the built-in policy and 
 through its `rollout_func` (prompt, all ids after it, `env_mask` over feedback). Both make the same gradient steps with
 it: minibatches of 16 episodes, two passes, clipped objective with an episode's mean over ids, AdamW, norm 1.
 
-* update: forward, loss, backward, optimiser, and each trainer's own metrics. TRL's scoring of the batch beforehand
+* update: forward, loss, backward, optimizer, and each trainer's own metrics. TRL's scoring of the batch beforehand
   (rewards, log-probs of the old policy, which ours has from sampling) is left out, and shown by itself.
 * whole: playing included; TRL's `rollout_func` calls the same `collect`, since its own generation knows no turns.
 
@@ -66,7 +66,7 @@ class Clock:
 
 
 class StepClock(TrainerCallback):
-    """Adds up the CPU seconds from a step's begin to its end, the optimiser's step included."""
+    """Adds up the CPU seconds from a step's begin to its end, the optimizer's step included."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

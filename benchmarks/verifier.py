@@ -2,7 +2,7 @@
 
     python benchmarks/verifier.py [--cases FOLDER] [--limit 1500] [--out runs/benchmarks/verifier.json]
 
-Without a folder of labelled cases (`../shared/cases` where it exists) the suite of the package is used. All speeds are
+Without a folder of labeled cases (`../shared/cases` where it exists) the suite of the package is used. All speeds are
 ratios to math-verify, taken in one run, in turns of some dozens of cases; machines are noisy, ratios less.
 """
 
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from mathturn_gym.verifier import Verifier
-from mathturn_gym.verifier.audit import Case, audit, load_cases
+from mathturn_gym.verifier.audit import Case, load_cases, run_audit
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LEFT_OUT = {"adversarial", "policy", "gsm8k_ref", "mathverify_tests_nobox"}
 BOMB = "\\prod_{k=1}^{10000000} k + %d"
 
 
-def labelled(folder: Path | None) -> list[Case]:
-    """All labelled cases that are to be judged as mathematical equality."""
+def labeled(folder: Path | None) -> list[Case]:
+    """All labeled cases that are to be judged as mathematical equality."""
     if folder is None:
         return [case for case in load_cases() if case.category != "pathological"]
     return [case for path in sorted(folder.glob("*.jsonl")) if path.stem not in LEFT_OUT for case in load_cases(path)]
@@ -73,7 +73,7 @@ def race(cases: list[Case], chunk: int = 50) -> dict[str, Any]:
                 right[name] += check(case) == case.label
                 times[name].append(1e3 * (time.perf_counter() - begin))
                 cpu_times[name].append(1e3 * (time.thread_time() - cpu))
-    found: dict[str, Any] = {"cases": len(cases), "as_labelled": right}
+    found: dict[str, Any] = {"cases": len(cases), "as_labeled": right}
     for key, figure in (("median", 0.5), ("p99", 0.99), ("mean", None)):
         row = {name: mean(values) if figure is None else quantile(values, figure) for name, values in times.items()}
         found[key] = row | {"ratio": row["mathturn"] / row["math-verify"]}
@@ -187,8 +187,8 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # math-verify tells of each of its time limits
 
-    everything = labelled(arguments.cases)
-    accuracy = audit("mathturn", everything).summary()
+    everything = labeled(arguments.cases)
+    accuracy = run_audit("mathturn", everything).summary()
     print(f"accuracy on {accuracy['cases']} cases: {accuracy['accuracy']['share']:.4f}, "
           f"false positives {accuracy['false_positives']['share']:.5f}, false negatives {accuracy['false_negatives']['share']:.5f}, "
           f"calling process {accuracy['memory_mb']:.0f} MiB")  # fmt: skip

@@ -140,7 +140,7 @@ def to_areal(episode: Episode, *, discount: float = 1.0) -> dict[str, torch.Tens
     """What `RolloutWorkflow.arun_episode` of AReaL returns: one row of tensors.
 
     Args:
-        episode: With behaviour log-probs.
+        episode: With behavior log-probs.
         discount: Of `rewards`, the return of the whole episode.
 
     Returns:
@@ -169,7 +169,7 @@ def to_tinker(episode: Episode, advantages: npt.ArrayLike) -> dict[str, Any]:
     """The content of one `tinker.Datum`: an episode only ever grows at its end, so it is always one.
 
     Args:
-        episode: With behaviour log-probs.
+        episode: With behavior log-probs.
         advantages: (K,), one per turn.
 
     Returns:
@@ -232,7 +232,7 @@ class _Stream:
         missing = np.flatnonzero(np.isnan(episode.logprobs))
         if missing.size and needs_logprobs is not None:
             raise InvalidEpisodeError(
-                f"{_name(episode)}, turn {int(turns[missing[0]])}: behaviour log-probs are missing (NaN), and "
+                f"{_name(episode)}, turn {int(turns[missing[0]])}: behavior log-probs are missing (NaN), and "
                 f"{needs_logprobs} needs them; sample with a policy that gives log-probs"
             )
         end = int(episode.turn_spans[-1, 1]) if episode.num_turns else episode.prompt_length

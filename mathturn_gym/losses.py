@@ -32,13 +32,13 @@ class PolicyLoss:
     """A loss and what it is made of.
 
     Args:
-        loss: Scalar to minimise; it carries the graph.
+        loss: Scalar to minimize; it carries the graph.
         policy: Its policy term, detached.
         entropy: Mean entropy per token in nats, detached (0 where none was given).
         kl: Mean KL estimate, detached (0 where no reference was given).
         ratio_mean: Mean importance ratio over tokens (1 where none is used).
         clip_fraction: Share of tokens whose gradient the clipping took away.
-        approximate_kl: k3 estimate of KL(behaviour || current) per token (0 where behaviour log-probs are missing).
+        approximate_kl: k3 estimate of KL(behavior || current) per token (0 where behavior log-probs are missing).
     """
 
     loss: torch.Tensor
@@ -122,8 +122,8 @@ def policy_loss(
     clip_high: float | None = None,
     dual_clip: float | None = None,
     proximal_logprobs: torch.Tensor | None = None,
-    behaviour_cap: float | None = None,
-    normalisation: Unit = "token",
+    behavior_cap: float | None = None,
+    normalization: Unit = "token",
     denominator: float | None = None,
     entropy: torch.Tensor | None = None,
     entropy_weight: float = 0.0,
@@ -133,25 +133,25 @@ def policy_loss(
 ) -> PolicyLoss:
     """The loss whose gradient improves the policy.
 
-    With A the advantage of a token's turn, p its log-prob now, b its behaviour log-prob, and r = exp(p - b) averaged
+    With A the advantage of a token's turn, p its log-prob now, b its behavior log-prob, and r = exp(p - b) averaged
     (in the log) over `ratio`'s unit:
 
     * `"policy_gradient"`: -A * p; with a `ratio`, -detach(r) * A * p, the importance-weighted gradient.
     * `"clip"`: -min(r * A, clamp(r, 1 - clip, 1 + clip_high) * A) (Schulman et al. 2017, arXiv:1707.06347). With
       `dual_clip` c, tokens with A < 0 lose at most c * |A| (Ye et al. 2020, arXiv:1912.09729).
 
-    `ratio="sequence"` is GSPO's length-normalised ratio of a whole episode (Zheng et al. 2025, arXiv:2507.18071, in
+    `ratio="sequence"` is GSPO's length-normalized ratio of a whole episode (Zheng et al. 2025, arXiv:2507.18071, in
     its GSPO-token form, so that turns keep advantages of their own); `"turn"` is the same over a turn's completion.
     A unit's ratio has value exp(mean of p - b) and, at every token, that token's own gradient.
     `"product"` is the ratio of an episode's whole probability, exp(sum of p - b), with its whole gradient at every
-    token: with `normalisation="sequence"` an episode is one action (RLOO as in Ahmadian et al. 2024, arXiv:2402.14740).
+    token: with `normalization="sequence"` an episode is one action (RLOO as in Ahmadian et al. 2024, arXiv:2402.14740).
 
-    With `proximal_logprobs` q, the clip is around q and the correction to the behaviour policy is a constant weight:
+    With `proximal_logprobs` q, the clip is around q and the correction to the behavior policy is a constant weight:
     -detach(exp(q - b)) * min(...), r = exp(p - q): decoupled PPO (Hilton et al. 2022, arXiv:2110.00641; as AReaL uses
     it, arXiv:2505.24298). q is either recomputed before the update or `interpolated_logprobs`. Tokens whose
-    exp(q - b) exceeds `behaviour_cap` are left out of the loss (they stay in its denominator).
+    exp(q - b) exceeds `behavior_cap` are left out of the loss (they stay in its denominator).
 
-    Averages: `normalisation="token"` is the mean over trained ids, `"turn"` the mean over turns of their means,
+    Averages: `normalization="token"` is the mean over trained ids, `"turn"` the mean over turns of their means,
     `"sequence"` the mean over episodes of their means. `denominator` replaces the number of tokens, turns or
     episodes: the whole batch's `count(...)` for micro-batches, a constant for Dr. GRPO.
 
@@ -159,15 +159,15 @@ def policy_loss(
 
     Args:
         logprobs: float (B, T), from `token_logprobs`; read on the loss mask only.
-        batch: Gives behaviour log-probs, advantages and the mask.
+        batch: Gives behavior log-probs, advantages and the mask.
         objective: See above.
         ratio: `"token"`, `"turn"`, `"sequence"`, `"product"`, or None (`"policy_gradient"` only: no importance ratio).
         clip: Lower clip width, in [0, 1].
         clip_high: Upper clip width, >= 0; None is `clip`.
         dual_clip: > 1, or None.
-        proximal_logprobs: float (B, T), detached here; None clips around the behaviour policy.
-        behaviour_cap: > 0, or None for no cap; with `proximal_logprobs` only.
-        normalisation: See above.
+        proximal_logprobs: float (B, T), detached here; None clips around the behavior policy.
+        behavior_cap: > 0, or None for no cap; with `proximal_logprobs` only.
+        normalization: See above.
         denominator: > 0, or None.
         entropy: float (B, T) from `token_logprobs`; needed for an `entropy_weight`.
         entropy_weight: The mean entropy, times this, is subtracted.
@@ -177,16 +177,16 @@ def policy_loss(
 
     Raises:
         InvalidValueError: a name, number or shape that is not allowed, or a part of layout `"turns"` that splits an
-            episode which the ratio or the normalisation needs whole.
-        InvalidEpisodeError: behaviour log-probs that a ratio needs are missing.
+            episode which the ratio or the normalization needs whole.
+        InvalidEpisodeError: behavior log-probs that a ratio needs are missing.
     """
-    _check_arguments(objective, ratio, normalisation, kl, clip, clip_high, dual_clip, behaviour_cap)
-    _check_pairs(entropy, entropy_weight, reference_logprobs, kl_weight, proximal_logprobs, behaviour_cap)
-    _check_batch(batch, ratio, normalisation, logprobs, proximal_logprobs, entropy, reference_logprobs)
-    mean = _Mean.over(batch, normalisation, denominator)
+    _check_arguments(objective, ratio, normalization, kl, clip, clip_high, dual_clip, behavior_cap)
+    _check_pairs(entropy, entropy_weight, reference_logprobs, kl_weight, proximal_logprobs, behavior_cap)
+    _check_batch(batch, ratio, normalization, logprobs, proximal_logprobs, entropy, reference_logprobs)
+    mean = _Mean.over(batch, normalization, denominator)
     mask = batch.loss_mask
     now, advantage = logprobs[mask], batch.advantages[mask].to(logprobs.dtype)
-    old = batch.behaviour_logprobs[mask].to(logprobs.dtype)
+    old = batch.behavior_logprobs[mask].to(logprobs.dtype)
     zero = torch.zeros((), dtype=logprobs.dtype, device=logprobs.device)
     ratios, clipped = torch.ones_like(now).detach(), zero
     if ratio is None:
@@ -200,8 +200,8 @@ def policy_loss(
             clipped = cut.to(logprobs.dtype).mean() if cut.numel() else zero
         if proximal_logprobs is not None:
             weight = (near - old).exp()
-            if behaviour_cap is not None:
-                weight = torch.where(weight <= behaviour_cap, weight, 0.0)
+            if behavior_cap is not None:
+                weight = torch.where(weight <= behavior_cap, weight, 0.0)
             losses = losses * weight
     policy = loss = mean(losses)
     entropy_mean = kl_mean = zero
@@ -253,16 +253,16 @@ def kl_divergence(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, kl: 
 
 
 def interpolated_logprobs(logprobs: torch.Tensor, batch: PackedBatch, *, current_version: int) -> torch.Tensor:
-    """Proximal log-probs from behaviour versions, without a forward pass of the proximal policy.
+    """Proximal log-probs from behavior versions, without a forward pass of the proximal policy.
 
     The proximal policy is the version before the current one; on the log scale it is taken to lie between the
-    behaviour policy (version v) and the current one (version n): q = b + (n - 1 - v) / (n - v) * (p - b), and q = b
+    behavior policy (version v) and the current one (version n): q = b + (n - 1 - v) / (n - v) * (p - b), and q = b
     for ids of staleness 0 or 1. Each id has its own version, so an episode during which the policy was updated is
     treated id by id. (AReaL's staleness-aware approximation; arXiv:2512.06547.)
 
     Args:
         logprobs: float (B, T), the current policy's.
-        batch: Gives behaviour log-probs and versions.
+        batch: Gives behavior log-probs and versions.
         current_version: n, at least every version in the batch.
 
     Returns:
@@ -270,7 +270,7 @@ def interpolated_logprobs(logprobs: torch.Tensor, batch: PackedBatch, *, current
 
     Raises:
         InvalidValueError: an id is newer than `current_version`.
-        InvalidEpisodeError: behaviour log-probs are missing.
+        InvalidEpisodeError: behavior log-probs are missing.
     """
     now = check_int("current_version", current_version, low=0)
     batch.require_logprobs("interpolated_logprobs")
@@ -278,7 +278,7 @@ def interpolated_logprobs(logprobs: torch.Tensor, batch: PackedBatch, *, current
     if age.numel() and int(age.min()) < 0:
         raise InvalidValueError(f"current_version is {now}, but the batch has version {int(batch.versions.max())}")
     share = ((age - 1).clamp(min=0) / age.clamp(min=1)).to(logprobs.dtype)
-    old = batch.behaviour_logprobs.to(logprobs.dtype)
+    old = batch.behavior_logprobs.to(logprobs.dtype)
     return torch.where(batch.loss_mask, old + share * (logprobs.detach() - old), 0.0)
 
 
@@ -331,17 +331,17 @@ def _clip_losses(
 def _check_arguments(
     objective: str,
     ratio: str | None,
-    normalisation: str,
+    normalization: str,
     kl: str,
     clip: float,
     clip_high: float | None,
     dual_clip: float | None,
-    behaviour_cap: float | None,
+    behavior_cap: float | None,
 ) -> None:
     for field, value, allowed in (
         ("objective", objective, _OBJECTIVES),
         ("ratio", "token" if ratio is None else ratio, _RATIOS),
-        ("normalisation", normalisation, _UNITS),
+        ("normalization", normalization, _UNITS),
         ("kl", kl, _KLS),
     ):
         if value not in allowed:
@@ -353,20 +353,20 @@ def _check_arguments(
         check_float("clip_high", clip_high, low=0.0)
     if dual_clip is not None and check_float("dual_clip", dual_clip, low=1.0) == 1.0:
         raise InvalidValueError("dual_clip must be greater than 1, got 1.0")
-    if behaviour_cap is not None and check_float("behaviour_cap", behaviour_cap, low=0.0) == 0.0:
-        raise InvalidValueError("behaviour_cap must be positive, got 0.0")
+    if behavior_cap is not None and check_float("behavior_cap", behavior_cap, low=0.0) == 0.0:
+        raise InvalidValueError("behavior_cap must be positive, got 0.0")
 
 
 def _check_batch(
     batch: PackedBatch,
     ratio: Ratio | None,
-    normalisation: Unit,
+    normalization: Unit,
     logprobs: torch.Tensor,
     proximal_logprobs: torch.Tensor | None,
     entropy: torch.Tensor | None,
     reference_logprobs: torch.Tensor | None,
 ) -> None:
-    """Shapes, whole episodes where they are needed, and behaviour log-probs where they are."""
+    """Shapes, whole episodes where they are needed, and behavior log-probs where they are."""
     for name, tensor in (
         ("logprobs", logprobs),
         ("proximal_logprobs", proximal_logprobs),
@@ -375,7 +375,7 @@ def _check_batch(
     ):
         if tensor is not None and tensor.shape != batch.input_ids.shape:
             raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
-    if ("sequence" in (ratio, normalisation) or ratio == "product") and batch.split_episodes:
+    if ("sequence" in (ratio, normalization) or ratio == "product") and batch.split_episodes:
         raise InvalidValueError(
             f"sequence ratios and means need whole episodes, but only some turns of "
             f"{batch.facts[batch.split_episodes[0]].name} are here: use micro_batches(..., keep_episodes=True)"
@@ -390,12 +390,12 @@ def _check_pairs(
     reference_logprobs: torch.Tensor | None,
     kl_weight: float,
     proximal_logprobs: torch.Tensor | None,
-    behaviour_cap: float | None,
+    behavior_cap: float | None,
 ) -> None:
     """A weight without its tensor would be a term that silently does nothing."""
     if check_float("entropy_weight", entropy_weight) != 0 and entropy is None:
         raise InvalidValueError(f"entropy_weight is {entropy_weight:g}, but no entropy was given")
     if check_float("kl_weight", kl_weight) != 0 and reference_logprobs is None:
         raise InvalidValueError(f"kl_weight is {kl_weight:g}, but no reference_logprobs were given")
-    if behaviour_cap is not None and proximal_logprobs is None:
-        raise InvalidValueError(f"behaviour_cap is {behaviour_cap:g}, but no proximal_logprobs were given")
+    if behavior_cap is not None and proximal_logprobs is None:
+        raise InvalidValueError(f"behavior_cap is {behavior_cap:g}, but no proximal_logprobs were given")

@@ -5,7 +5,7 @@ An estimator here gives one number per turn. The policy gradient made from it is
     g = sum over turns k of  A[k] * grad log pi(completion k | everything before it)
 
 and it is *unbiased* where its mean is the gradient of J = E[sum over k of discount**k * r[k]]. That holds for every
-estimator below that is not labelled *Biased*, on two conditions: the episodes were sampled from the policy that is
+estimator below that is not labeled *Biased*, on two conditions: the episodes were sampled from the policy that is
 differentiated, and episodes of one group are independent given their problem. `docs/returns.md` has the table.
 """
 
@@ -33,8 +33,8 @@ ESTIMATORS: Final[tuple[str, ...]] = get_args(Estimator)
 BIASED: Final[dict[str, str]] = {
     "grpo": "its mean includes the episode itself and, with normalize_std, it is divided by a sampled deviation",
     "dr_grpo": "its mean includes the episode itself: the gradient is scaled by (G - 1) / G in a group of G",
-    "reinforce_pp": "it is centred and scaled by figures of the same batch",
-    "turn_mean": "turns are centred per index, so whatever decides how many turns there are gets no credit",
+    "reinforce_pp": "it is centered and scaled by figures of the same batch",
+    "turn_mean": "turns are centered per index, so whatever decides how many turns there are gets no credit",
 }
 """Estimators whose expected gradient is not the gradient of J, and why."""
 
@@ -98,9 +98,9 @@ def advantages(
     * `"grpo"`: (G_i[0] - mean of G_m[0]) / (std of G_m[0] + 1e-4), std with G - 1; `normalize_std=False` leaves the
       division out. **Biased.** (Shao et al. 2024, arXiv:2402.03300.)
     * `"dr_grpo"`: G_i[0] - mean of G_m[0]. **Biased** by the factor (G - 1) / G alone. Its other half, no division
-      by a response's length, is `policy_loss(normalisation="token", denominator=...)`. (Liu et al. 2025,
+      by a response's length, is `policy_loss(normalization="token", denominator=...)`. (Liu et al. 2025,
       arXiv:2503.20783.)
-    * `"reinforce_pp"`: G_i[k] centred and scaled by mean and std over all turns of all `episodes`. **Biased.** (Hu
+    * `"reinforce_pp"`: G_i[k] centered and scaled by mean and std over all turns of all `episodes`. **Biased.** (Hu
       et al. 2025, arXiv:2501.03262; there over tokens, here every turn counts once.)
     * `"turn_mean"`: sum over l of g**l * (r_i[k+l] - mean of r_m[k+l] over the members that reached that turn).
       **Biased**, even to a gradient of zero where turns are alike and only their number depends on the policy.
@@ -128,7 +128,7 @@ def advantages(
 
     Raises:
         InvalidValueError: no episodes, an unknown estimator, a number out of range, `values` missing, unused, of
-            the wrong length or not finite, or a group of one where the estimator centres by its own group.
+            the wrong length or not finite, or a group of one where the estimator centers by its own group.
 
     Warns:
         BiasedEstimatorWarning: a biased estimator was chosen (`warnings.simplefilter` silences it).
@@ -263,10 +263,10 @@ def _reinforce(table: _Table) -> _Matrix:
 def _grpo(table: _Table, *, normalize_std: bool = True) -> _Matrix:
     table.check_groups("grpo" if normalize_std else "dr_grpo")
     whole, size = table.whole(), table.group_size()
-    centred = whole - table.group_sum(whole) / size
+    centered = whole - table.group_sum(whole) / size
     if normalize_std:
-        centred = centred / (np.sqrt(table.group_sum(centred**2) / (size - 1)) + _STD_EPSILON)
-    return _per_turn(table, centred)
+        centered = centered / (np.sqrt(table.group_sum(centered**2) / (size - 1)) + _STD_EPSILON)
+    return _per_turn(table, centered)
 
 
 def _dr_grpo(table: _Table) -> _Matrix:
@@ -283,8 +283,8 @@ def _reinforce_pp(table: _Table) -> _Matrix:
 def _turn_mean(table: _Table) -> _Matrix:
     table.check_groups("turn_mean")
     reached = table.group_sum(table.reached.astype(np.float64))
-    centred = table.rewards - table.group_sum(table.rewards) / np.maximum(reached, 1)
-    return discounted_sums(np.where(table.reached, centred, 0.0), table.discount)
+    centered = table.rewards - table.group_sum(table.rewards) / np.maximum(reached, 1)
+    return discounted_sums(np.where(table.reached, centered, 0.0), table.discount)
 
 
 _TABLE_ESTIMATORS: Final[dict[str, Callable[..., _Matrix]]] = {

@@ -118,9 +118,7 @@ def test_missing_logprobs_name_episode_and_turn(export: Any) -> None:
     episode = by_hand()
     logprobs = episode.logprobs.copy()
     logprobs[5] = np.nan
-    with pytest.raises(
-        InvalidEpisodeError, match="episode 0 on 'synthetic/0', turn 1: behaviour log-probs are missing"
-    ):
+    with pytest.raises(InvalidEpisodeError, match="episode 0 on 'synthetic/0', turn 1: behavior log-probs are missing"):
         export(dataclasses.replace(episode, logprobs=logprobs))
 
 
@@ -183,12 +181,12 @@ def test_trls_trainer_computes_our_loss(tmp_path: Path) -> None:
 
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
             theirs = super()._compute_loss(model, inputs)
-            # TRL scores the rollout with the model itself, so ours has the model's log-probs as behaviour.
+            # TRL scores the rollout with the model itself, so ours has the model's log-probs as behavior.
             batch = pack(episodes, advantages=scalar if self.own is None else self.own)
             logprobs, _ = token_logprobs(model(**model_inputs(batch), use_cache=False).logits, batch)
-            batch = batch.replace_tensors({"behaviour_logprobs": logprobs.detach()})
-            normalisation: Any = {"grpo": "sequence", "bnpo": "token"}[self.loss_type]
-            ours = policy_loss(logprobs, batch, normalisation=normalisation).loss
+            batch = batch.replace_tensors({"behavior_logprobs": logprobs.detach()})
+            normalization: Any = {"grpo": "sequence", "bnpo": "token"}[self.loss_type]
+            ours = policy_loss(logprobs, batch, normalization=normalization).loss
             weights = list(model.parameters())
             gradients = [
                 torch.cat([part.flatten() for part in torch.autograd.grad(loss, weights, retain_graph=True)])

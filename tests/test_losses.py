@@ -18,7 +18,7 @@ from mathturn_gym.types import Episode
 def made(
     turns: list[list[float]], advantages: list[float], versions: list[list[int]] | None = None, index: int = 0
 ) -> tuple[Episode, list[float]]:
-    """An episode whose turns have these behaviour probabilities, with its advantages."""
+    """An episode whose turns have these behavior probabilities, with its advantages."""
     episode = synthetic_episode(0, index, [len(turn) for turn in turns], prompt=1, feedback=1)
     logprobs, ages = episode.logprobs.copy(), episode.versions.copy()
     for k, (start, end) in enumerate(episode.turn_spans.tolist()):
@@ -95,8 +95,8 @@ def test_turn_and_sequence_ratios_are_geometric_means_with_token_gradients() -> 
 def test_sequence_ratio_has_gspos_gradient_where_the_advantage_is_one_number() -> None:
     batch = batch_of(made([[0.5, 0.5], [0.5]], [2.0, 2.0]))
     p = now(batch, [0.6, 0.5, 0.45])
-    ours = policy_loss(p, batch, ratio="sequence", normalisation="sequence").loss
-    gap = (p - batch.behaviour_logprobs)[batch.loss_mask].mean()
+    ours = policy_loss(p, batch, ratio="sequence", normalization="sequence").loss
+    gap = (p - batch.behavior_logprobs)[batch.loss_mask].mean()
     gspo = -torch.minimum(gap.exp() * 2, gap.exp().clamp(0.8, 1.2) * 2)
     assert ours.item() == pytest.approx(gspo.item())
     assert gradient(ours, p, batch) == gradient(gspo, p, batch)
@@ -105,19 +105,19 @@ def test_sequence_ratio_has_gspos_gradient_where_the_advantage_is_one_number() -
 def test_product_ratio_makes_an_episode_one_action() -> None:
     batch = batch_of(made([[0.5, 0.5], [0.5]], [2.0, 2.0]), made([[0.5], [0.25]], [-1.0, -1.0], index=1))
     p = now(batch, [0.6, 0.5, 0.45, 0.9, 0.25])
-    ours = policy_loss(p, batch, ratio="product", normalisation="sequence")
+    ours = policy_loss(p, batch, ratio="product", normalization="sequence")
     first, second = 1.2 * 0.9, 1.8  # the second is clipped on no side: its advantage is negative
     assert ours.loss.item() == pytest.approx((-first * 2 + second) / 2)
     assert gradient(ours.loss, p, batch) == [round(-first * 2 / 2, 5)] * 3 + [round(second / 2, 5)] * 2
 
 
-def test_normalisations_by_hand() -> None:
+def test_normalizations_by_hand() -> None:
     batch = batch_of(made([[0.5], [0.5] * 3], [1.0, 0.0]), made([[0.5] * 2], [4.0], index=1))
     p = now(batch, [0.5] * 6)
     options: dict[str, Any] = {"objective": "clip"}
-    token = policy_loss(p, batch, normalisation="token", **options).loss.item()
-    turn = policy_loss(p, batch, normalisation="turn", **options).loss.item()
-    sequence = policy_loss(p, batch, normalisation="sequence", **options).loss.item()
+    token = policy_loss(p, batch, normalization="token", **options).loss.item()
+    turn = policy_loss(p, batch, normalization="turn", **options).loss.item()
+    sequence = policy_loss(p, batch, normalization="sequence", **options).loss.item()
     assert token == pytest.approx(-(1 + 4 * 2) / 6)
     assert turn == pytest.approx(-(1 + 0 + 4) / 3)
     assert sequence == pytest.approx(-(1 / 4 + 4) / 2)
@@ -134,9 +134,9 @@ def test_decoupled_clip_by_hand() -> None:
     out = policy_loss(p, batch, proximal_logprobs=q)
     assert out.loss.item() == pytest.approx(-(0.8 * 1.2 + 1.2 * 1 + 8 * 1) / 3)
     assert gradient(out.loss, p, batch) == [0.0, -0.4, round(-8 / 3, 5)]
-    capped = policy_loss(p, batch, proximal_logprobs=q, behaviour_cap=5.0)
+    capped = policy_loss(p, batch, proximal_logprobs=q, behavior_cap=5.0)
     assert capped.loss.item() == pytest.approx(-(0.8 * 1.2 + 1.2 * 1) / 3)
-    same = policy_loss(p, batch, proximal_logprobs=batch.behaviour_logprobs)
+    same = policy_loss(p, batch, proximal_logprobs=batch.behavior_logprobs)
     assert same.loss.item() == pytest.approx(policy_loss(p, batch).loss.item())
 
 
@@ -185,7 +185,7 @@ def test_entropy_and_kl_terms_enter_with_their_weights() -> None:
         batch,
         entropy=entropy,
         entropy_weight=0.1,
-        reference_logprobs=batch.behaviour_logprobs,
+        reference_logprobs=batch.behavior_logprobs,
         kl_weight=2.0,
         kl="k1",
     )
@@ -226,15 +226,15 @@ def test_an_empty_loss_mask_gives_zero_not_nan(layout: Any) -> None:
     batch = pack([synthetic_episode(0, i, [0], group="g") for i in range(2)], layout)
     logits = torch.randn(*batch.input_ids.shape, 100, requires_grad=True)
     logprobs, entropy = token_logprobs(logits, batch)
-    for normalisation in ("token", "turn", "sequence"):
-        out = policy_loss(logprobs, batch, entropy=entropy, entropy_weight=1.0, normalisation=normalisation)
+    for normalization in ("token", "turn", "sequence"):
+        out = policy_loss(logprobs, batch, entropy=entropy, entropy_weight=1.0, normalization=normalization)
         assert out.metrics()["loss"] == 0
         (found,) = torch.autograd.grad(out.loss, logits, retain_graph=True)
         assert not found.any()
         assert all(math.isfinite(value) for value in out.metrics().values())
 
 
-def test_ratios_need_behaviour_logprobs_and_plain_gradients_do_not() -> None:
+def test_ratios_need_behavior_logprobs_and_plain_gradients_do_not() -> None:
     batch = pack([synthetic_episode(0, 4, [1, 2], logprobs=False)], allow_missing_logprobs=True)
     p = torch.zeros(batch.input_ids.shape, requires_grad=True)
     with pytest.raises(InvalidEpisodeError, match=r"episode 4 on 'synthetic/4', turn 0: .* ratio='token' needs them"):
@@ -249,7 +249,7 @@ def test_sequence_ratios_refuse_parts_of_an_episode() -> None:
     batch = pack([synthetic_episode(0, 0, [4, 4], prompt=2)], "turns")
     part = micro_batches(batch, max_tokens=14)[0]
     p = torch.zeros(part.input_ids.shape)
-    for options in ({"ratio": "sequence"}, {"normalisation": "sequence"}):
+    for options in ({"ratio": "sequence"}, {"normalization": "sequence"}):
         with pytest.raises(InvalidValueError, match=r"only some turns of episode 0 .* keep_episodes=True"):
             policy_loss(p, part, **options)  # type: ignore[arg-type]
     assert policy_loss(p, part).loss.isfinite()
@@ -261,13 +261,13 @@ def test_sequence_ratios_refuse_parts_of_an_episode() -> None:
         ({"objective": "ppo"}, "unknown objective 'ppo'"),
         ({"ratio": "tokens"}, "did you mean 'token'"),
         ({"ratio": None}, "objective 'clip' needs a ratio"),
-        ({"normalisation": "row"}, "unknown normalisation"),
+        ({"normalization": "row"}, "unknown normalization"),
         ({"kl": "k4"}, "unknown kl"),
         ({"clip": -0.1}, "clip must be"),
         ({"clip_high": -1.0}, "clip_high must be"),
         ({"dual_clip": 1.0}, "dual_clip must be greater than 1"),
         ({"denominator": 0}, "denominator must be positive"),
-        ({"behaviour_cap": 5.0}, "no proximal_logprobs were given"),
+        ({"behavior_cap": 5.0}, "no proximal_logprobs were given"),
         ({"entropy_weight": 0.1}, "no entropy was given"),
         ({"kl_weight": 0.1}, "no reference_logprobs were given"),
         ({"entropy": torch.zeros(1, 1)}, r"entropy must be \(1, 10\), got \(1, 1\)"),

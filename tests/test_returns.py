@@ -109,7 +109,7 @@ def test_estimators_by_hand(estimator: Any, options: dict[str, Any], expected: l
     assert all(array.dtype == np.float32 for array in found)
 
 
-def test_grpo_and_reinforce_pp_normalise() -> None:
+def test_grpo_and_reinforce_pp_normalize() -> None:
     wholes = np.array([7.0, 4.0, 2.0])
     expected = (wholes - wholes.mean()) / (wholes.std(ddof=1) + 1e-4)
     found = quiet(group(*HAND), "grpo")

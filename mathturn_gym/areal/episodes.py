@@ -83,7 +83,7 @@ def _packed(episode: Episode) -> dict[str, Any]:
     return {
         "packed_input_ids": batch.input_ids[0],
         "prompt_mask": ~batch.loss_mask[0],
-        "packed_logprobs": batch.behaviour_logprobs[0, follows],
+        "packed_logprobs": batch.behavior_logprobs[0, follows],
     }
 
 

@@ -42,10 +42,10 @@ class Algorithm:
 _LM: Final = "language model"
 ALGORITHMS: Final[Mapping[str, Algorithm]] = {
     "reinforce": Algorithm("REINFORCE", _LM, "returns per turn against a running mean"),
-    "reinforce_pp": Algorithm("REINFORCE++", _LM, "returns per turn, normalised over the batch"),
+    "reinforce_pp": Algorithm("REINFORCE++", _LM, "returns per turn, normalized over the batch"),
     "rloo": Algorithm("RLOO", _LM, "returns per turn against the rest of the group"),
-    "grpo": Algorithm("GRPO", _LM, "episode returns, normalised within the group"),
-    "dr_grpo": Algorithm("Dr. GRPO", _LM, "episode returns, centred within the group"),
+    "grpo": Algorithm("GRPO", _LM, "episode returns, normalized within the group"),
+    "dr_grpo": Algorithm("Dr. GRPO", _LM, "episode returns, centered within the group"),
     "gspo": Algorithm("GSPO", _LM, "GRPO with a ratio per episode"),
     "ppo": Algorithm("PPO", _LM, "a critic, GAE over ids"),
     "turn_ppo": Algorithm("turn PPO", _LM, "a critic, GAE over turns"),

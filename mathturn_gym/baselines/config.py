@@ -26,7 +26,7 @@ ALGORITHM_NAMES: Final = (
 )
 """The trainers of language models, one module of `mathturn_gym.baselines` each."""
 
-_CENTRED_BY_GROUP: Final = ("rloo", "grpo", "dr_grpo", "gspo")
+_CENTERED_BY_GROUP: Final = ("rloo", "grpo", "dr_grpo", "gspo")
 _PRECISIONS: Final = ("float32", "bfloat16")
 
 
@@ -47,7 +47,7 @@ class TrainConfig:
         reward_bias: See `mathturn_gym.rewards`.
         model: Folder or hub name of the warm start; None is the built-in one.
         random_weights: Begin with random weights in the built-in model's shape instead of a warm start.
-        answers_only: Sample boxed whole numbers alone (`mathturn_gym.baselines.masking`).
+        answers_only: Sample boxed whole numbers alone (`mathturn_gym.decoding.grammar`).
         device: Where model and batches are.
         precision: "float32", or "bfloat16" for autocast around sampling and training (weights stay float32).
         threads: CPU threads of torch during training; 1 is fastest for the built-in model, and makes sums the same
@@ -58,7 +58,7 @@ class TrainConfig:
         budget_tokens: The run ends with the iteration in which this many ids have been sampled; None for no limit.
         budget_cpu_s: The same for CPU seconds spent on training, evaluations not counted.
         batch_episodes: Episodes per iteration.
-        group_size: Episodes per problem; batch_episodes must be a multiple. Algorithms that centre rewards by their
+        group_size: Episodes per problem; batch_episodes must be a multiple. Algorithms that center rewards by their
             group need 2 at least.
         minibatches: Parts that a batch is split into, each of which is one gradient step.
         accumulate: Parts that a minibatch is split into, whose gradients are added up: less memory, the same step.
@@ -180,7 +180,7 @@ class TrainConfig:
         if self.final_learning_rate is not None:
             check_float("final_learning_rate", self.final_learning_rate, low=0.0)
         if check_float("temperature", self.temperature, low=0.0) == 0.0:
-            raise InvalidValueError("temperature must be above 0 in training: greedy log-probs are no behaviour")
+            raise InvalidValueError("temperature must be above 0 in training: greedy log-probs are no behavior")
 
     def _check_together(self) -> None:
         """Fields that are right by themselves may still not go together."""
@@ -195,9 +195,9 @@ class TrainConfig:
             raise InvalidValueError(
                 f"batch_episodes ({self.batch_episodes}) must be a multiple of group_size ({self.group_size})"
             )
-        if self.algorithm in _CENTRED_BY_GROUP and self.group_size < 2:
+        if self.algorithm in _CENTERED_BY_GROUP and self.group_size < 2:
             raise InvalidValueError(
-                f"algorithm {self.algorithm!r} centres rewards by their group: group_size must be 2 at least, got 1"
+                f"algorithm {self.algorithm!r} centers rewards by their group: group_size must be 2 at least, got 1"
             )
         if self.random_weights and self.model is not None:
             raise InvalidValueError(f"random_weights leaves no use for model {self.model!r}: give one of the two")

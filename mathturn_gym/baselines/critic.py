@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.optimiser import Optimiser
+from mathturn_gym.baselines.optimizer import Optimizer
 from mathturn_gym.baselines.runs import TrainerState
 from mathturn_gym.baselines.trainer import DivergedError, Metrics, Trainer
 from mathturn_gym.packing import PackedBatch, model_inputs, pack, select_rows
@@ -56,7 +56,7 @@ class CriticTrainer(Trainer):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
         self.critic = Critic(self.model)
-        self._critic_optimiser = Optimiser(self.critic, config.critic_learning_rate, config)
+        self._critic_optimizer = Optimizer(self.critic, config.critic_learning_rate, config)
 
     @abstractmethod
     def judge(self, episodes: Sequence[Episode], batch: PackedBatch, values_BT: torch.Tensor) -> PackedBatch:
@@ -101,7 +101,7 @@ class CriticTrainer(Trainer):
                 loss = (values[:, :-1][at[:, 1:]] - part.returns[at]).square().sum() / count
                 loss.backward()
                 error += float(loss.detach())
-            if not (np.isfinite(error) and np.isfinite(self._critic_optimiser.step(rate))):
+            if not (np.isfinite(error) and np.isfinite(self._critic_optimizer.step(rate))):
                 raise DivergedError(f"iteration {self.iteration + 1}: the critic's loss is {error}")
             errors.append(error)
         spread = float(targets.var(unbiased=False)) if targets.numel() else 0.0
@@ -109,11 +109,11 @@ class CriticTrainer(Trainer):
         return {"critic_loss": float(np.mean(errors)), "critic_explained_variance": explained}
 
     def _more_numbers(self) -> Mapping[str, Any]:
-        return {"critic_steps": self._critic_optimiser.steps}
+        return {"critic_steps": self._critic_optimizer.steps}
 
     def _more_tensors(self) -> Mapping[str, torch.Tensor]:
         weights = {f"critic.weights.{name}": tensor for name, tensor in self.critic.state_dict().items()}
-        return {**weights, **self._critic_optimiser.tensors("critic")}
+        return {**weights, **self._critic_optimizer.tensors("critic")}
 
     def _load_more(self, state: TrainerState) -> None:
         prefix = "critic.weights."
@@ -122,4 +122,4 @@ class CriticTrainer(Trainer):
             self.critic.load_state_dict(weights)
         except RuntimeError as error:
             raise ValueError(f"the critic's weights do not fit: {error}") from error
-        self._critic_optimiser.load(state.tensors, "critic", int(state.numbers["critic_steps"]))
+        self._critic_optimizer.load(state.tensors, "critic", int(state.numbers["critic_steps"]))

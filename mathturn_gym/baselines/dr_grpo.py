@@ -24,7 +24,7 @@ class DrGRPO(Trainer):
     """Dr. GRPO; see the module."""
 
     def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
-        """Whole-episode returns, centred within their groups."""
+        """Whole-episode returns, centered within their groups."""
         advantages = estimated(episodes, self.config, "dr_grpo")
         if self.config.scale_advantages:  # by one number for the whole batch: no problem gains or loses weight
             advantages = scaled(advantages)

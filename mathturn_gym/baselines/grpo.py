@@ -24,7 +24,7 @@ class GRPO(Trainer):
     """GRPO; see the module."""
 
     def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
-        """Whole-episode returns, normalised within their groups."""
+        """Whole-episode returns, normalized within their groups."""
         return pack(episodes, advantages=estimated(episodes, self.config, "grpo"), device=self.config.device)
 
     def loss(self, logprobs: torch.Tensor, part: PackedBatch, minibatch: PackedBatch, **shared: Any) -> PolicyLoss:
@@ -33,7 +33,7 @@ class GRPO(Trainer):
             logprobs,
             part,
             clip=self.config.clip,
-            normalisation="sequence",
+            normalization="sequence",
             denominator=minibatch.count("sequence"),
             **shared,
         )

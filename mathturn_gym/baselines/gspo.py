@@ -27,7 +27,7 @@ class GSPO(GRPO):
             part,
             ratio="sequence",
             clip=self.config.clip,
-            normalisation="sequence",
+            normalization="sequence",
             denominator=minibatch.count("sequence"),
             **shared,
         )

@@ -24,7 +24,7 @@ class PPO(CriticTrainer):
     """PPO over tokens; see the module."""
 
     def judge(self, episodes: Sequence[Episode], batch: PackedBatch, values_BT: torch.Tensor) -> PackedBatch:
-        """GAE over the ids of each episode, normalised over the batch's ids."""
+        """GAE over the ids of each episode, normalized over the batch's ids."""
         advantages, returns = np.zeros(values_BT.shape), np.zeros(values_BT.shape)
         mask_BT = batch.loss_mask.cpu().numpy()
         for row, episode in enumerate(episodes):
@@ -62,7 +62,7 @@ def token_gae(
     gae_lambda: float,
     last_value: float = 0.0,
 ) -> npt.NDArray[np.float64]:
-    """Generalised advantages of the ids of one episode.
+    """Generalized advantages of the ids of one episode.
 
     Args:
         values: float64 (n,); the value of the context before each sampled id.

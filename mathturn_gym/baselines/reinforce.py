@@ -2,7 +2,7 @@
 
 "Simple statistical gradient-following algorithms for connectionist reinforcement learning": the return of a turn,
 minus what that turn usually brings, is the advantage of every id of its completion. Several minibatches make the
-policy move within an iteration; the ratio to the behaviour log-probs is clipped for that (Schulman et al. 2017,
+policy move within an iteration; the ratio to the behavior log-probs is clipped for that (Schulman et al. 2017,
 arXiv:1707.06347).
 """
 
@@ -61,9 +61,9 @@ class TurnBaseline:
             used.append(now or 0.0 if before is None else before)
             moved.append(now if before is None or now is None else self._decay * before + (1 - self._decay) * now)
         self.means = tuple(moved)
-        centred = [np.asarray(r, np.float64) - used[: len(r)] for r in returns]
-        scale = float(np.std(np.concatenate(centred))) + 1e-6
-        return [(c / scale).astype(np.float32) for c in centred]
+        centered = [np.asarray(r, np.float64) - used[: len(r)] for r in returns]
+        scale = float(np.std(np.concatenate(centered))) + 1e-6
+        return [(c / scale).astype(np.float32) for c in centered]
 
 
 class Reinforce(Trainer):

@@ -1,7 +1,7 @@
 """Rejection-sampling fine-tuning (RFT): supervised learning on the policy's own right answers (arXiv:2308.01825).
 
 Yuan et al. 2023. What reinforcement learning has to beat: each iteration samples, keeps the turns whose verdict is
-right, and maximises their likelihood. Wrong answers teach nothing; those before a right one remain its context.
+right, and maximizes their likelihood. Wrong answers teach nothing; those before a right one remain its context.
 """
 
 from __future__ import annotations

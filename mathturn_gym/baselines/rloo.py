@@ -1,7 +1,7 @@
 """RLOO per turn: the mean of the other members of the group that reached the turn is the baseline.
 
 Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!", and Ahmadian et al. 2024, arXiv:2402.14740, who
-give an episode one return; `estimator="rloo"` does that. Centred per turn, a turn is judged by what the others made of
+give an episode one return; `estimator="rloo"` does that. Centered per turn, a turn is judged by what the others made of
 theirs, and a discount of 0 means what it does for REINFORCE.
 """
 

@@ -24,11 +24,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.forward import trained_logits
-from mathturn_gym.baselines.masking import answer_grammar, mask_logits
-from mathturn_gym.baselines.optimiser import Optimiser
+from mathturn_gym.baselines.optimizer import Optimizer
 from mathturn_gym.baselines.runs import TrainerState, load_checkpoint
-from mathturn_gym.baselines.tiny import TINY_PATH, make_tiny_model, train_tokenizer
+from mathturn_gym.decoding import PolicyConfig, load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError
 from mathturn_gym.losses import PolicyLoss, policy_loss, trained_logprobs
 from mathturn_gym.metrics.figures import facts
@@ -49,7 +47,7 @@ class DivergedError(Exception):
 
 
 class Trainer(ABC):
-    """Policy, optimiser and environments of a run; `step` is one iteration.
+    """Policy, optimizer and environments of a run; `step` is one iteration.
 
     Args:
         config: The run.
@@ -65,9 +63,10 @@ class Trainer(ABC):
         self.config = config
         self.iteration = self.tokens = 0
         self.cpu_s = 0.0
-        self.policy = load_policy(config)
+        self.policy: CausalLMPolicy = load_policy(policy_config(config))
         self.model = self.policy.model
-        self._optimiser = Optimiser(self.model, config.learning_rate, config)
+        use_row_attention(self.model)
+        self._optimizer = Optimizer(self.model, config.learning_rate, config)
         self._reference: Any = _frozen_copy(self.policy) if config.kl_weight else None
         tokenizer = self.policy.tokenizer
         kwargs = config.env_kwargs("train")
@@ -92,7 +91,7 @@ class Trainer(ABC):
         """
 
     def loss(self, logprobs: torch.Tensor, part: PackedBatch, minibatch: PackedBatch, **shared: Any) -> PolicyLoss:
-        """What the policy minimises; the clipped objective, every id counting alike.
+        """What the policy minimizes; the clipped objective, every id counting alike.
 
         Args:
             logprobs: float32 (B, T), of the policy as it is now.
@@ -171,8 +170,8 @@ class Trainer(ABC):
         numbers: dict[str, Any] = {"tokens": self.tokens, "cpu_s": self.cpu_s, **self._more_numbers()}
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
-        tensors = {**self._optimiser.tensors("policy"), **self._more_tensors()}
-        return TrainerState(self.iteration, self._optimiser.steps, numbers, tensors)
+        tensors = {**self._optimizer.tensors("policy"), **self._more_tensors()}
+        return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
         """Goes on where the trainer that saved `checkpoint` was.
@@ -182,7 +181,7 @@ class Trainer(ABC):
         """
         state = load_checkpoint(checkpoint)
         try:
-            self._optimiser.load(state.tensors, "policy", state.steps)
+            self._optimizer.load(state.tensors, "policy", state.steps)
             self._load_more(state)
             self.policy.update_weights(checkpoint, version=max(1, state.iteration))
             if self._curriculum is not None:
@@ -252,7 +251,7 @@ class Trainer(ABC):
                 out = self._part_loss(part, minibatch)
                 out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
-            norm = self._optimiser.step(rate)
+            norm = self._optimizer.step(rate)
             loss = sum(out["loss"] for out in outs)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise DivergedError(f"iteration {self.iteration + 1}: loss {loss}, gradient norm {norm}")
@@ -276,18 +275,17 @@ class Trainer(ABC):
         return trained_logprobs(logits.float(), part, temperature=self.config.temperature)
 
 
-def load_policy(config: TrainConfig) -> CausalLMPolicy:
+def policy_config(config: TrainConfig) -> PolicyConfig:
     """The policy that a run starts from."""
-    settings: dict[str, Any] = {"device": config.device, "dtype": torch.float32, "temperature": config.temperature}
-    if config.random_weights:
-        tokenizer = train_tokenizer()
-        model = make_tiny_model(tokenizer, seed=derive_seed("init", config.seed) % 2**32)
-        policy = CausalLMPolicy(model, tokenizer, **settings)
-    else:
-        policy = CausalLMPolicy.from_pretrained(config.model or TINY_PATH, **settings)
-    if config.answers_only:
-        mask_logits(policy.model, answer_grammar(policy.tokenizer))  # type: ignore[arg-type]
-    return policy
+    return PolicyConfig(
+        config.model or "builtin",
+        device=config.device,
+        dtype="float32",
+        init="random" if config.random_weights else "pretrained",
+        seed=derive_seed("init", config.seed) % 2**32,
+        grammar="boxed-integer" if config.answers_only else "none",
+        temperature=config.temperature,
+    )
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> gym.vector.VectorEnv[Any, Any, Any]:

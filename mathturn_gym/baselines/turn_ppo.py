@@ -23,7 +23,7 @@ class TurnPPO(CriticTrainer):
     """PPO over turns; see the module."""
 
     def judge(self, episodes: Sequence[Episode], batch: PackedBatch, values_BT: torch.Tensor) -> PackedBatch:
-        """GAE over the turns of each episode, normalised over the batch's turns."""
+        """GAE over the turns of each episode, normalized over the batch's turns."""
         values = []
         for row, episode in enumerate(episodes):
             ends = [*(episode.turn_spans[:, 0] - 1).tolist(), len(episode.ids) - 1]

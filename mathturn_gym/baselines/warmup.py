@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from mathturn_gym.baselines.process import cpu_threads, no_progress_bars
+from mathturn_gym._transformers import no_progress_bars
+from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.recipes import TINY, Recipe
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.dialogue import Dialogue
@@ -87,7 +88,7 @@ def warmup(
 
     Raises:
         InvalidValueError: a value outside its range; the folder holds something already.
-        MissingDependencyError: the recipe's optimiser is not in this version of torch.
+        MissingDependencyError: the recipe's optimizer is not in this version of torch.
     """
     recipe = dataclasses.replace(recipe, **changes)
     path = Path(output_dir)
@@ -235,7 +236,7 @@ def _fit(
 
 
 def _optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """The recipe's optimisers, which share the parameters among them.
+    """The recipe's optimizers, which share the parameters among them.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) takes the matrices inside the layers, its
     steps scaled to AdamW's size (Liu et al. 2025, arXiv:2502.16982) so that one learning rate serves both.

@@ -42,7 +42,7 @@ def verify(
     file: Annotated[Path | None, typer.Option(help="JSON lines with response, gold and perhaps kind.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where verdicts (JSON lines) or audit figures (JSON) go.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    audit: Annotated[bool, typer.Option("--audit", help="Run labelled cases through verifiers.")] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Run labeled cases through verifiers.")] = False,
     verifier: Annotated[
         list[str] | None,
         typer.Option(help="With --audit: mathturn, math-verify, trl, or package.module:function; several times."),
@@ -104,8 +104,8 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_record(verdict)))
         return
-    colour = {"right": "green", "wrong": "red"}.get(verdict.status.value, "yellow")
-    Console().print(explain(verdict), style=colour, markup=False, highlight=False, soft_wrap=True)
+    color = {"right": "green", "wrong": "red"}.get(verdict.status.value, "yellow")
+    Console().print(explain(verdict), style=color, markup=False, highlight=False, soft_wrap=True)
 
 
 def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def _audit(
     file: Path | None, verifiers: list[str], form: str, limit: int | None, out: Path | None, show_wrong: int
 ) -> None:
     from mathturn_gym.errors import check_int, raise_unknown_name
-    from mathturn_gym.verifier.audit import audit, check_verifier_name, load_cases
+    from mathturn_gym.verifier.audit import check_verifier_name, load_cases, run_audit
 
     if form not in ("evaluated", "equivalent"):
         raise_unknown_name("form", form, ["evaluated", "equivalent"])
@@ -196,7 +196,7 @@ def _audit(
     with _progress(console) as progress:
         for name in verifiers:
             task = progress.add_task(name, total=len(cases))
-            reports.append(audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
+            reports.append(run_audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
     Console().print(_table(reports))
     for report in reports:
         for case in report.wrong()[:show_wrong]:
@@ -210,7 +210,7 @@ def _audit(
 
 def _table(reports: Sequence[AuditReport]) -> Table:
     """The figures of an audit, one verifier a column; shares with their 95 % intervals."""
-    table = Table(title="verifiers on labelled cases (shares with 95 % intervals)")
+    table = Table(title="verifiers on labeled cases (shares with 95 % intervals)")
     table.add_column("")
     for report in reports:
         table.add_column(report.verifier, justify="right")

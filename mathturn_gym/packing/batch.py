@@ -26,7 +26,7 @@ FORMS: Final[tuple[Form, ...]] = get_args(Form)
 _TOKEN_DTYPES: dict[str, torch.dtype] = {
     "input_ids": torch.int64,
     "loss_mask": torch.bool,
-    "behaviour_logprobs": torch.float32,
+    "behavior_logprobs": torch.float32,
     "advantages": torch.float32,
     "returns": torch.float32,
     "rewards": torch.float32,
@@ -177,7 +177,7 @@ class PackedBatch:
         form: `"padded"` or `"varlen"`.
         input_ids: int64; `pad_id` where padded.
         loss_mask: bool; True on the completion ids that are trained on.
-        behaviour_logprobs: float32; under the distribution sampled from; NaN where the policy gave none.
+        behavior_logprobs: float32; under the distribution sampled from; NaN where the policy gave none.
         advantages: float32; the advantage of the turn that the id belongs to.
         returns: float32; that turn's discounted return-to-go.
         rewards: float32; that turn's reward (on each of its ids: do not sum it over ids).
@@ -191,7 +191,7 @@ class PackedBatch:
             of the id whose logits predict this id.
         cu_seqlens: int32 (B + 1,); cumulative row lengths, from 0.
         max_seqlen: The longest row.
-        has_logprobs: False where some behaviour log-prob is NaN.
+        has_logprobs: False where some behavior log-prob is NaN.
         facts: One entry per episode.
         pieces: Which ids lie where.
     """
@@ -200,7 +200,7 @@ class PackedBatch:
     form: Form
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
-    behaviour_logprobs: torch.Tensor
+    behavior_logprobs: torch.Tensor
     advantages: torch.Tensor
     returns: torch.Tensor
     rewards: torch.Tensor
@@ -257,6 +257,18 @@ class PackedBatch:
     def lengths(self) -> npt.NDArray[np.int64]:
         """Ids of each row, int64 (B,), on the host."""
         return np.bincount(self.pieces.row, self.pieces.length, minlength=self.num_rows).astype(np.int64)
+
+    def __repr__(self) -> str:
+        """`PackedBatch(episode, padded: 8 rows, 1,204 tokens, 480 trained on)`."""
+        return (
+            f"PackedBatch({self.layout}, {self.form}: {self.num_rows:,} rows, {self.num_tokens:,} tokens,"
+            f" {self.count('token'):,} trained on)"
+        )
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import batch_html
+
+        return batch_html(self)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor by its name (`predictor_index` where there is one)."""
@@ -317,14 +329,14 @@ class PackedBatch:
         return tuple(np.flatnonzero(rows != self.facts.turns).tolist())
 
     def require_logprobs(self, purpose: str) -> None:
-        """Raises `InvalidEpisodeError` naming episode and turn where a behaviour log-prob is missing."""
+        """Raises `InvalidEpisodeError` naming episode and turn where a behavior log-prob is missing."""
         if self.has_logprobs:
             return
-        missing = (self.behaviour_logprobs.isnan() & self.loss_mask).nonzero()
+        missing = (self.behavior_logprobs.isnan() & self.loss_mask).nonzero()
         if missing.shape[0]:
             row, column = missing[0].tolist()
             name = self.facts[int(self.episode_index[row, column])].name
             raise InvalidEpisodeError(
-                f"{name}, turn {int(self.turn_index[row, column])}: behaviour log-probs are missing (NaN), and "
+                f"{name}, turn {int(self.turn_index[row, column])}: behavior log-probs are missing (NaN), and "
                 f"{purpose} needs them; sample with a policy that gives log-probs"
             )

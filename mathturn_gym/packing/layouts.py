@@ -1,4 +1,4 @@
-"""`pack` and `unpack`: which ids go where in each layout, vectorised over all tokens of all episodes."""
+"""`pack` and `unpack`: which ids go where in each layout, vectorized over all tokens of all episodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pack(
         advantages: E arrays (K,), finite; None computes the default ones (`returns.advantages`).
         discount: For the returns (and default advantages). None keeps each episode's own returns and discount (1
             where it has none).
-        allow_missing_logprobs: Accept NaN behaviour log-probs, for losses without ratios (supervised, on-policy).
+        allow_missing_logprobs: Accept NaN behavior log-probs, for losses without ratios (supervised, on-policy).
         pad_id: The id of padding, >= 0.
         device: Where the tensors go; None leaves them on the CPU.
         pin_memory: Build them in page-locked memory; the copy to `device` is then non-blocking.
@@ -153,7 +153,7 @@ def _build(
     tensors: dict[str, npt.NDArray[Any]] = {
         "input_ids": _input_ids(spans.columns["ids"], pieces, branch_index, pad_id, layout=layout, full=grid.full),
         "loss_mask": loss_mask,
-        "behaviour_logprobs": logprobs,
+        "behavior_logprobs": logprobs,
         "versions": per_id("versions", NO_VERSION),
         "turn_index": grid.per_turn(spans.turn.astype(np.int32), -1),
         "episode_index": grid.per_piece(_owners(pieces, layout), -1),
@@ -217,7 +217,7 @@ def unpack(batch: PackedBatch) -> list[Episode]:
             f"micro-batches with keep_episodes=True"
         )
     arrays = {
-        name: getattr(batch, name).cpu().numpy().reshape(-1) for name in ("input_ids", "behaviour_logprobs", "versions")
+        name: getattr(batch, name).cpu().numpy().reshape(-1) for name in ("input_ids", "behavior_logprobs", "versions")
     }
     pieces = batch.pieces
     starts = batch.cu_seqlens.cpu().numpy()[:-1].astype(np.int64)
@@ -244,7 +244,7 @@ def _restore(
         ids[low : low + size] = arrays["input_ids"][place[p] : place[p] + size]
         begin, end = (low, low + size) if turn < 0 else facts.spans[turn].tolist()
         source = slice(place[p] + begin - low, place[p] + end - low)
-        logprobs[begin:end] = arrays["behaviour_logprobs"][source]
+        logprobs[begin:end] = arrays["behavior_logprobs"][source]
         versions[begin:end] = arrays["versions"][source]
     ids[facts.size - len(facts.tail) :] = facts.tail
     return replace(blank, ids=ids, logprobs=logprobs, versions=versions)

@@ -28,7 +28,7 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
         batch: In any layout and form.
         max_tokens: Most ids in a part: real ones in form `"varlen"`; with padding, rows x longest, in `"padded"`.
         keep_episodes: Keep all rows of an episode together (layout `"turns"`; what sequence ratios and
-            sequence-mean normalisation need).
+            sequence-mean normalization need).
 
     Raises:
         InvalidValueError: a row (or episode, if kept together) is longer than `max_tokens`; it is named.

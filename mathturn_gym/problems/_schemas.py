@@ -26,7 +26,7 @@ import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 from mathturn_gym.problems._values import MAX_DEPTH, json_types, measure, short
-from mathturn_gym.verifier.extract import extract
+from mathturn_gym.verifier import extract
 
 __all__ = ["KNOWN", "MAX_GOLD", "SCHEMAS", "Found", "Mapper", "RowError", "RowReader", "Schema", "text_field"]
 

@@ -57,7 +57,7 @@ def test_batch_has_the_trainers_tokens_masks_and_advantages(name: str, shared: P
     theirs = recorded["adv_norm_false"]
     mask = predicted(batch, batch.loss_mask)
     assert mask.tolist() == theirs["ppo_loss_mask"]
-    assert predicted(batch, batch.behaviour_logprobs).tolist() == theirs["old_logp"]
+    assert predicted(batch, batch.behavior_logprobs).tolist() == theirs["old_logp"]
     advantages = predicted(batch, batch.advantages)[mask]
     assert advantages.tolist() == torch.tensor(theirs["advantages"])[mask].tolist()
     assert len(set(advantages.tolist())) > 1

@@ -148,7 +148,7 @@ def test_a_run_from_random_weights_samples_the_allowed_ids_alone(tmp_path: Path)
         # Training sees the distribution that was sampled from: ratios of an unchanged policy are 1.
         batch = trainer.credit(episodes)
         logprobs, _ = trainer._logprobs(trainer.model, batch)
-        gap = (logprobs - batch.behaviour_logprobs)[batch.loss_mask].detach().abs().max()
+        gap = (logprobs - batch.behavior_logprobs)[batch.loss_mask].detach().abs().max()
         assert float(gap) < 1e-5
         other = make_trainer(small(tmp_path / "other", "reinforce", "add1", seed=1))
         assert not torch.equal(next(other.model.parameters()), next(trainer.model.parameters()))

@@ -3,12 +3,12 @@
 The old policy is the one that played the batch; the new one is a little away from it, so that ratios differ from 1 and
 some are clipped. What has to be set for the objectives to be the same:
 
-* GRPO, `loss_type="grpo"`: `normalisation="sequence"`, which `GRPO.loss` has; nothing else.
+* GRPO, `loss_type="grpo"`: `normalization="sequence"`, which `GRPO.loss` has; nothing else.
 * Dr. GRPO, `loss_type="dr_grpo"`: TRL divides by the rows times `max_completion_length`, ours by the rows times the
   most ids that all answers of an episode can have: the two are set to the same number. `scale_rewards="none"` there,
   `scale_advantages=False` here.
 * RLOO: an episode has one return (`estimator="rloo"`, `scale_advantages=False`; `normalize_advantages=False` is TRL's
-  default), and is one action: `policy_loss(ratio="product", normalisation="sequence")`, where our trainer clips id by
+  default), and is one action: `policy_loss(ratio="product", normalization="sequence")`, where our trainer clips id by
   id. TRL's has no `rollout_func` and no mask over feedback: a subclass gives it both.
 
 Rewards are the environment's and a discount of 1 adds them up.
@@ -169,7 +169,7 @@ class EpisodeRLOO(RLOO):
     """Ours with an episode as one action."""
 
     def loss(self, logprobs: torch.Tensor, part: Any, minibatch: Any, **shared: Any) -> PolicyLoss:
-        return policy_loss(logprobs, part, clip=self.config.clip, ratio="product", normalisation="sequence", **shared)
+        return policy_loss(logprobs, part, clip=self.config.clip, ratio="product", normalization="sequence", **shared)
 
 
 def test_rloo_has_trls_loss_and_gradient(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ COMPACT: tuple[Layout, ...] = ("episode", "tree")
 
 OPTIONS = st.sampled_from(
     [
-        {"objective": "clip", "ratio": "token", "normalisation": "token"},
-        {"objective": "clip", "ratio": "turn", "normalisation": "turn", "clip": 0.5, "dual_clip": 3.0},
-        {"objective": "clip", "ratio": "sequence", "normalisation": "sequence", "clip": 1.0},
-        {"objective": "policy_gradient", "ratio": None, "normalisation": "sequence"},
-        {"objective": "policy_gradient", "ratio": "token", "normalisation": "turn"},
+        {"objective": "clip", "ratio": "token", "normalization": "token"},
+        {"objective": "clip", "ratio": "turn", "normalization": "turn", "clip": 0.5, "dual_clip": 3.0},
+        {"objective": "clip", "ratio": "sequence", "normalization": "sequence", "clip": 1.0},
+        {"objective": "policy_gradient", "ratio": None, "normalization": "sequence"},
+        {"objective": "policy_gradient", "ratio": "token", "normalization": "turn"},
     ]
 )
 
@@ -125,12 +125,12 @@ def test_micro_batches_sum_to_the_whole(
     made = model(torch.float64, "sdpa")
     batch = pack(episodes, layout, form=form)
     whole = loss_and_gradient(made, batch, torch.float64, **options)
-    keep = "sequence" in (options["ratio"], options["normalisation"])
+    keep = "sequence" in (options["ratio"], options["normalization"])
     limit = max(max_tokens, 90 if keep or layout == "tree" else 0)
     total = torch.zeros_like(whole)
     for part in micro_batches(batch, max_tokens=limit, keep_episodes=keep):
         total += loss_and_gradient(
-            made, part, torch.float64, denominator=batch.count(options["normalisation"]) or 1, **options
+            made, part, torch.float64, denominator=batch.count(options["normalization"]) or 1, **options
         )
     assert difference(total, whole) <= 1e-9
 

@@ -78,7 +78,7 @@ def tokens(batch: PackedBatch) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
     arrays = batch.numpy()
     for row, column in np.argwhere(arrays["loss_mask"]).tolist():
         key = int(arrays["episode_index"][row, column]), int(arrays["turn_index"][row, column])
-        names = ("input_ids", "behaviour_logprobs", "versions", "advantages", "returns", "rewards", "position_ids")
+        names = ("input_ids", "behavior_logprobs", "versions", "advantages", "returns", "rewards", "position_ids")
         found.setdefault(key, []).append(tuple(arrays[name][row, column].item() for name in names))
     return found
 
@@ -108,7 +108,7 @@ def test_every_completion_id_is_trained_on_once_with_its_turns_values(
     assert {key: repr(rows) for key, rows in found.items()} == {key: repr(rows) for key, rows in expected.items()}
     arrays = batch.numpy()
     off = ~arrays["loss_mask"]
-    for name in ("behaviour_logprobs", "advantages", "returns", "rewards"):
+    for name in ("behavior_logprobs", "advantages", "returns", "rewards"):
         assert not arrays[name][off].any()
     assert (arrays["versions"][off] == -1).all()
     assert (arrays["turn_index"][off] == -1).all()
@@ -186,7 +186,7 @@ def test_missing_logprobs_name_episode_and_turn(layout: Any) -> None:
     broken = episode.logprobs.copy()
     broken[episode.turn_spans[1, 0]] = np.nan
     episodes = [synthetic_episode(0, 0, [1]), dataclasses.replace(episode, logprobs=broken)]
-    with pytest.raises(InvalidEpisodeError, match=r"episode 7 on 'synthetic/7', turn 1: behaviour log-probs are miss"):
+    with pytest.raises(InvalidEpisodeError, match=r"episode 7 on 'synthetic/7', turn 1: behavior log-probs are miss"):
         pack(episodes, layout)
     assert not pack(episodes, layout, allow_missing_logprobs=True).has_logprobs
 

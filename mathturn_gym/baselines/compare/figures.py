@@ -192,9 +192,9 @@ def _canvas(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _style(labels: Sequence[str], label: str) -> dict[str, Any]:
-    """A colour and a kind of line for each row; after ten the colours come again with another line."""
-    turn, colour = divmod(list(labels).index(label), 10)
-    return {"color": f"C{colour}", "linestyle": _LINES[turn % len(_LINES)]}
+    """A color and a kind of line for each row; after ten the colors come again with another line."""
+    turn, color = divmod(list(labels).index(label), 10)
+    return {"color": f"C{color}", "linestyle": _LINES[turn % len(_LINES)]}
 
 
 def _line(results: Results, label: str) -> Any:

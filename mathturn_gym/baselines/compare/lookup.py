@@ -77,7 +77,7 @@ def config_of(cell: Cell) -> dict[str, Any] | None:
     if cell.task not in PRESETS:
         raise_unknown_name("task", cell.task, PRESETS)
     if ALGORITHMS[cell.algorithm].kind == "classic":
-        from mathturn_gym.baselines.classic_settings import ClassicConfig
+        from mathturn_gym.baselines.classic.settings import ClassicConfig
 
         budgets = (cell.tokens, cell.cpu_seconds)
         return ClassicConfig(cell.algorithm, cell.task, "-", cell.seed, *budgets, cell.settings).to_json()

@@ -277,7 +277,7 @@ def test_algorithms_are_looked_up_before_anything_runs(tmp_path: Path, name: str
     [
         ("grpo", {"tasks": ["lin"]}, "grpo on lin, seed 0: unknown task 'lin': did you mean 'lins'"),
         ("grpo", {"settings": {"learning_rat": 1}}, "unknown config field 'learning_rat': did you mean"),
-        ("grpo", {"settings": {"group_size": 1}}, "grpo on lins, seed 0: algorithm 'grpo' centres rewards by their"),
+        ("grpo", {"settings": {"group_size": 1}}, "grpo on lins, seed 0: algorithm 'grpo' centers rewards by their"),
         (
             "sb3_a2c",
             {"settings": {"learning_rat": 1}},
