@@ -135,7 +135,7 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
         ours = [item for item in problems if isinstance(item, Problem)]
         if len(ours) < len(problems):
             other = next(type(item).__name__ for item in problems if not isinstance(item, Problem))
-            raise InvalidValueError(f"problems must hold Problem objects only, or dictionaries only, got {other}")
+            raise InvalidValueError(f"problems must hold Problem objects only, got {other} (or dictionaries only)")
         return ProblemList(ours)
     raise InvalidValueError(
         "problems must be a name, a path, Problem objects, dictionaries, a data set, {split: …} or a ProblemSource, got"
@@ -144,10 +144,8 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
 
 
 def _part(split: object, given: ProblemsLike, options: FileOptions) -> ProblemSource:
-    """What is given for one split: a list is that split, of a generator it is the part."""
+    """What is given for one split: all of a list, and of a generator the part of that name (see `SplitSource`)."""
     if not isinstance(split, str):
         raise InvalidValueError(f"problems must have the names of splits as keys, got {split!r}")
     source = _source(given, options)
-    if isinstance(source, FiniteSource) and source.split is None:
-        return source.called(split)
-    return source if source.split is not None else source.part(split)
+    return source.called(split) if isinstance(source, FiniteSource) and source.split is None else source

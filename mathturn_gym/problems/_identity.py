@@ -1,24 +1,30 @@
-"""A problem's identity is its content: its id is a hash of it, and a generator finds it again by that hash."""
+"""A problem's identity is its content: its id is a hash of it, and a generator finds it again by that hash.
+
+A hash cannot be turned back into a problem. So a process remembers where problems were drawn lately; what is not among
+them is looked for in the streams drawn from, and then in the streams of small seeds, until a source of up to 600
+problems has been seen completely (a chance below e^-13 per problem to have missed it). Whoever needs a certain problem
+of a larger source in another process keeps its place, (seed, index).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.problems.base import ProblemSource
+    from mathturn_gym.problems.base import Endless
     from mathturn_gym.types import Problem
 
-__all__ = ["PlaceIndex", "content_id"]
+__all__ = ["content_id", "find", "remember"]
 
-_REMEMBERED: Final = 2_048
-_STREAMS: Final = 64
+_REMEMBERED: Final = 8_192
+_STREAMS: Final = 256
 _LEAST: Final = 4_096
-_MOST: Final = 100_000
+_MOST: Final = 8_192
 _SURE: Final = 20
 _SEEDS: Final = 16
 
@@ -37,76 +43,86 @@ def content_id(
     return f"{name}/{hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
 
-class PlaceIndex:
-    """Where a generator's problems were drawn, (seed, index) by id: a hash cannot be turned back into a problem.
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
-    Bounded: the last few thousand problems and the last streams are remembered. What is not among them is looked for
-    in the streams drawn from, and then in the streams of small seeds, until a source of up to 5,000 problems has been
-    seen completely (a chance below e^-20 per problem to have missed it).
 
-    Args:
-        source: The generator; its `get` calls `remember`.
+class _Recent(Generic[_Key, _Value]):
+    """The last few thousand entries: two generations, the older of which is forgotten when the younger is full.
+
+    Without a lock, which a forked child might inherit locked: every step is one assignment, and an entry that two threads
+    lose between them is found by looking for it.
     """
 
-    def __init__(self, source: ProblemSource) -> None:
-        self._source = source
-        # Two generations: when the younger one is full, the older one is forgotten.
-        self._recent: dict[str, tuple[int, int]] = {}
-        self._older: dict[str, tuple[int, int]] = {}
-        self._streams: dict[int, int] = {}
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._new: dict[_Key, _Value] = {}
+        self._old: dict[_Key, _Value] = {}
 
-    def remember(self, problem: Problem, seed: int, index: int) -> Problem:
-        """Notes where the problem was drawn, and returns it."""
-        if len(self._recent) >= _REMEMBERED:
-            self._older, self._recent = self._recent, {}
-        self._recent[problem.id] = seed, index
-        furthest = max(index, self._streams.pop(seed, 0))
-        if len(self._streams) >= _STREAMS:
-            del self._streams[next(iter(self._streams))]
-        self._streams[seed] = furthest
-        return problem
+    def put(self, key: _Key, value: _Value) -> None:
+        if len(self._new) >= self._most:
+            self._old, self._new = self._new, {}
+        self._new[key] = value
 
-    def find(self, problem_id: str, prefix: str) -> Problem:
-        """The problem of this id.
+    def get(self, key: _Key) -> _Value | None:
+        found = self._new.get(key)
+        return self._old.get(key) if found is None else found
 
-        Args:
-            problem_id: The id.
-            prefix: What the ids of the source begin with.
+    def items(self) -> list[tuple[_Key, _Value]]:
+        return list(({**self._old, **self._new}).items())
 
-        Raises:
-            InvalidValueError: it is not of this source, or was not found.
-        """
-        name = self._source.name
-        if not problem_id.startswith(prefix):
-            raise InvalidValueError(
-                f"problem_id {problem_id!r} is not of source {name!r}, whose ids are '{prefix}HASH'"
-            )
-        place = self._recent.get(problem_id) or self._older.get(problem_id)
-        if place is not None:
-            return self._source.get(*place)
-        streams, seen, draws = dict(self._streams), set[str](), 0
-        try:
-            for seed, index in self._candidates():
-                found = self._source.get(seed, index)
-                if found.id == problem_id:
-                    return found
-                draws += 1
-                seen.add(found.id)
-                if draws >= _MOST or (draws >= _LEAST and draws >= _SURE * len(seen)):
-                    break
-        finally:
-            self._streams = streams  # looking through streams does not make them streams in use
+
+_places: Final[_Recent[str, tuple[Endless, int, int]]] = _Recent(_REMEMBERED)
+_streams: Final[_Recent[tuple[str, int], int]] = _Recent(_STREAMS)
+
+
+def remember(problem: Problem, source: Endless, seed: int, index: int) -> Problem:
+    """Notes where a problem was drawn, and returns it."""
+    _places.put(problem.id, (source, seed, index))
+    stream = source.family, seed
+    _streams.put(stream, max(index, _streams.get(stream) or 0))
+    return problem
+
+
+def find(source: Endless, problem_id: str) -> Problem:
+    """The problem of a source that has this id.
+
+    Raises:
+        InvalidValueError: it is not of this source, or was not found.
+    """
+    if not problem_id.startswith(f"{source.family}/"):
         raise InvalidValueError(
-            f"problem_id {problem_id!r} was not found in source {name!r}: not among the problems that it has drawn, nor among"
-            f" {draws:,} others ({len(seen):,} different ones). reset(seed=…, options={{'index': …}}) always gives the same"
-            " problem again"
+            f"problem_id {problem_id!r} is not of source {source.name!r}, whose ids are '{source.family}/HASH'"
         )
+    place = _places.get(problem_id)
+    if place is not None:
+        found = place[0].get(*place[1:])
+        if source.holds(found):
+            return found
+    seen: set[str] = set()
+    draws = 0
+    for one, seed, index in _candidates(source):
+        found = one.drawn(seed, index)
+        if found.id == problem_id:
+            return found
+        draws += 1
+        seen.add(found.id)
+        if draws >= _MOST or (draws >= _LEAST and draws >= _SURE * len(seen)):
+            break
+    raise InvalidValueError(
+        f"problem_id {problem_id!r} was not found in source {source.name!r}: not among the problems drawn lately, nor among"
+        f" {draws:,} others ({len(seen):,} different ones). reset(seed=…, options={{'index': …}}) always gives the same"
+        " problem again"
+    )
 
-    def _candidates(self) -> Iterator[tuple[int, int]]:
-        """Places to look at: streams in use from their ends, then all small seeds alike."""
-        for seed, furthest in reversed(list(self._streams.items())):
-            for index in range(furthest, max(-1, furthest - _LEAST), -1):
-                yield seed, index
-        for index in range(_MOST):
-            for seed in range(_SEEDS):
-                yield seed, index
+
+def _candidates(source: Endless) -> Iterator[tuple[Endless, int, int]]:
+    """Places to look at: the streams of this family in use, from their ends, then all small seeds alike."""
+    kinds = source.kinds()
+    for (family, seed), furthest in reversed(_streams.items()):
+        if family == source.family:
+            for index in range(furthest, max(-1, furthest - _LEAST // len(kinds)), -1):
+                yield from ((kind, seed, index) for kind in kinds)
+    for index in range(_MOST):
+        for seed in range(_SEEDS):
+            yield from ((kind, seed, index) for kind in kinds)

@@ -100,7 +100,7 @@ def _split_at_the_end(name: str) -> tuple[str, str | None]:
 
 def _is_path(name: str) -> bool:
     """Whether a name is that of a file or folder: by its ending, or because it is there and no family has the name."""
-    if name.startswith(("hf:", "curriculum:")):
+    if not name or name.startswith(("hf:", "curriculum:")):
         return False
     try:
         there = Path(name).exists()

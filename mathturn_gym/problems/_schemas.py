@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
-from mathturn_gym.problems._values import MAX_DEPTH, json_types, measure, short
+from mathturn_gym.problems._values import MAX_BYTES, MAX_DEPTH, json_types, measure, short
 from mathturn_gym.verifier import extract
 
 __all__ = ["KNOWN", "MAX_GOLD", "SCHEMAS", "Found", "Mapper", "RowError", "RowReader", "Schema", "text_field"]
@@ -104,6 +104,8 @@ class RowReader:
             if not isinstance(field, str):
                 raise RowError("", f"has a field whose name is no text: {short(field)}")
         depth, size = measure(row)
+        if size > MAX_BYTES:
+            raise RowError("", f"takes more than {MAX_BYTES // 2**20} MiB in memory")
         if depth > MAX_DEPTH:
             raise RowError("", f"is nested more than {MAX_DEPTH} deep")
         prompt, gold, own_id, used = self._parts(row)
@@ -125,12 +127,12 @@ class RowReader:
         if schema is None:
             columns = ", ".join(short(field) for field in list(row)[:12]) or "none"
             raise RowError("", f"has no known schema; fields found: {columns}; known: {KNOWN}; {_MAPPING_HELP}")
-        columns_of_row = frozenset(row)
-        if schema.read is _gsm8k:
-            self._marked.add(columns_of_row)
-        elif schema.read is _question and columns_of_row in self._marked:
+        if schema.read is _question and frozenset(row) in self._marked:
             raise RowError("answer", f"must end in '#### n' like the rows before, got {short(row['answer'])}")
-        return schema.read(row)
+        found = schema.read(row)
+        if schema.read is _gsm8k:
+            self._marked.add(frozenset(row))
+        return found
 
 
 def text_field(row: Mapping[str, Any], field: str) -> str:

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["MAX_DEPTH", "json_types", "measure", "short"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "json_types", "measure", "short"]
 
 MAX_DEPTH: Final = 32
 """How deep lists and objects of a row may be nested."""
 
 _SHOWN: Final = 80
-_MOST_BYTES: Final = 2**30
+MAX_BYTES: Final = 2**28
+"""How many bytes a row may take in memory."""
+
 _AS_TEXT: Final = (date, datetime, time, timedelta, Decimal, Fraction)
 _SURROGATES: Final = re.compile(r"[\ud800-\udfff]")
 _MOST_BITS: Final = 14_000  # str() and JSON refuse integers of more than 4,300 digits
@@ -49,7 +51,7 @@ def short(value: object) -> str:
 def measure(value: object) -> tuple[int, int]:
     """How deep lists and mappings are nested (counted to `MAX_DEPTH` + 1), and how many bytes the value takes.
 
-    Without recursion, since what other people nest may be deeper than Python's stack; and no further than 1 GiB, since a
+    Without recursion, since what other people nest may be deeper than Python's stack; and no further than 256 MiB, since a
     list that holds another one twice, which holds another one twice, has no end that one could wait for.
 
     >>> measure([{"a": []}])[0], measure([[[]]])[1] > measure([[]])[1]
@@ -57,7 +59,7 @@ def measure(value: object) -> tuple[int, int]:
     """
     level: list[object] = [value]
     depth = size = 0
-    while level and depth <= MAX_DEPTH and size <= _MOST_BYTES:
+    while level and depth <= MAX_DEPTH and size <= MAX_BYTES:
         inner: list[object] = []
         nested = False
         for one in level:

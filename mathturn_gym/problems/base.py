@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
-from mathturn_gym.problems._identity import PlaceIndex, content_id
+from mathturn_gym.problems import _identity
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
 
@@ -180,7 +180,23 @@ class Endless(ProblemSource):
 
     def by_id(self, problem_id: str) -> Problem:
         """The problem of this content: from what was drawn lately, else by looking through streams."""
-        return self._places.find(problem_id, f"{self.family}/")
+        return _identity.find(self, problem_id)
+
+    def get(self, seed: int, index: int) -> Problem:
+        """Draws until the question falls into the split, and remembers where."""
+        return _identity.remember(self.drawn(seed, index), self, seed, index)
+
+    @abstractmethod
+    def drawn(self, seed: int, index: int) -> Problem:
+        """Item (seed, index)."""
+
+    def holds(self, problem: Problem) -> bool:
+        """Whether a problem of this family is one of this source."""
+        return self.played in ("all", problem.metadata["split"])
+
+    def kinds(self) -> Sequence[Endless]:
+        """The sources that this one draws its items from, each by itself: a family's levels."""
+        return [self]
 
     def _named(self) -> str:
         return f"{self.family}:{self.played}"
@@ -188,7 +204,6 @@ class Endless(ProblemSource):
     def _choose(self, split: str | None) -> None:
         self.split = None if split is None else check_split(split)
         self.name = self._named()
-        self._places = PlaceIndex(self)
 
     def _part(self, split: str) -> ProblemSource:
         other = copy.copy(self)
@@ -216,14 +231,14 @@ class Generator(Endless):
     def draw(self, rng: np.random.Generator) -> Problem:
         """One problem, drawn from `rng` alone; `get` replaces its id by that of its content."""
 
-    def get(self, seed: int, index: int) -> Problem:
+    def drawn(self, seed: int, index: int) -> Problem:
         """Draws until the text falls into the split; each draw has a random generator of its own."""
         stream = self.family if self.split_by_prompt else self.name
         for attempt in range(_ATTEMPTS):
             drawn = self.draw(np.random.Generator(np.random.Philox(key=derive_seed(stream, seed, index, attempt))))
             own_split = split_of(drawn.prompt) if self.split_by_prompt else self.played
             if self.played in ("all", own_split):
-                return self._places.remember(self._finished(drawn, own_split), seed, index)
+                return self._finished(drawn, own_split)
         raise InvalidValueError(f"source {self.name!r} has no problem in split {self.played!r}")
 
     def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
@@ -242,7 +257,7 @@ class Generator(Endless):
     def _finished(self, drawn: Problem, split: str) -> Problem:
         """The problem with its id and what is known of it."""
         return Problem(
-            id=content_id(self.family, drawn.prompt, drawn.gold, drawn.hints, drawn.false_hints),
+            id=_identity.content_id(self.family, drawn.prompt, drawn.gold, drawn.hints, drawn.false_hints),
             prompt=drawn.prompt,
             gold=drawn.gold,
             hints=drawn.hints,

@@ -263,8 +263,11 @@ class SplitSource(ProblemSource):
         return self._given(self._default)
 
     def _given(self, split: str) -> ProblemSource:
+        source = self._own[split]
+        if not isinstance(source, FiniteSource) and source.split is None and split in SPLITS:
+            return source.part(split)
         if split != "train" or not self._missing:
-            return self._own[split]
+            return source
         if self._train is None:
             self._train = self._out_of_train([one for one in SPLITS if one not in self._missing], split)
         return self._train

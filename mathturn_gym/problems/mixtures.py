@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, check_float
-from mathturn_gym.problems.base import ProblemSource
+from mathturn_gym.problems.base import ProblemSource, check_split
 from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
@@ -72,7 +72,7 @@ class Mixture(ProblemSource):
 
     def part(self, split: str) -> ProblemSource:
         """The mixture of the sources' parts, with their weights."""
-        return self._of(lambda source: source.part(split))
+        return self if self.split == check_split(split) else self._of(lambda source: source.part(split))
 
     def shuffled(self) -> Mixture:
         """The mixture of the sources, each in an order that the seed decides."""

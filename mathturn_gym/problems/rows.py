@@ -13,7 +13,17 @@ from mathturn_gym.problems._schemas import KNOWN, Found, Mapper, RowError, RowRe
 from mathturn_gym.problems.lists import ProblemList
 from mathturn_gym.types import Problem
 
-__all__ = ["KEPT", "MAX_MEMORY", "BadRow", "RowError", "RowProblems", "numbered", "problem_of", "skipped_report"]
+__all__ = [
+    "KEPT",
+    "MAX_MEMORY",
+    "BadRow",
+    "Found",
+    "RowError",
+    "RowProblems",
+    "numbered",
+    "problem_of",
+    "skipped_report",
+]
 
 MAX_MEMORY: Final = 4 * 2**30
 """Bytes that the rows of one source may take in memory, all together."""

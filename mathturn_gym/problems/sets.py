@@ -110,6 +110,9 @@ def count_distinct(source: ProblemSource, draws: int = 20_000, seed: int = 0) ->
         return Distinct(source.size, source.size, source.size, complete=True)
     times: dict[str, int] = {}
     for index in range(draws):
+        if index % _LEAST == 0 and index >= _PATIENCE * len(times) > 0:  # each seen twenty times: there are no others
+            draws = index
+            break
         problem_id = source.get(seed, index).id
         times[problem_id] = times.get(problem_id, 0) + 1
     once, twice = (sum(count == n for count in times.values()) for n in (1, 2))

@@ -7,6 +7,7 @@ ask the same question and share a split. Every module of this folder is loaded h
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
@@ -64,7 +65,7 @@ class Family(Endless):
         self.form = form
         super().__init__(family, split)
 
-    def get(self, seed: int, index: int) -> Problem:
+    def drawn(self, seed: int, index: int) -> Problem:
         """Draws until the question falls into the split."""
         level = self.level
         if level is None:
@@ -74,10 +75,21 @@ class Family(Endless):
             prompt = question.write(PLAIN)
             own_split = split_of(question.key or prompt)
             if self.played in ("all", own_split):
-                return self._places.remember(self._problem(question, prompt, level, own_split), seed, index)
+                return self._problem(question, prompt, level, own_split)
         raise InvalidValueError(
             f"source {self.name!r} has no question of level {level} in split {self.played!r}: use split 'all', or another level"
         )
+
+    def holds(self, problem: Problem) -> bool:
+        """Whether a problem of this family has the split, level and form of this source."""
+        facts = problem.metadata
+        return super().holds(problem) and self.level in (None, facts["level"]) and self.form == facts["form"]
+
+    def kinds(self) -> Sequence[Family]:
+        """This family at each of its levels."""
+        if self.level is not None:
+            return [self]
+        return [Family(self.family, level, self.split, self.form) for level in LEVELS]
 
     def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
         """This family at another level."""

@@ -27,7 +27,7 @@ def find(pattern: str, text: str) -> tuple[str, ...]:
     return match.groups()
 
 
-@solves("integers", "rationals", "multiplication")
+@solves("integers", "rationals", "multiplication", "add", "mul")
 def evaluate(text: str) -> Any:
     """The value of the expression in the question."""
     return expression(find(r"(?:What is|Calculate|Multiply:) (.+?)(?: and give.*|\?|\.)$", text)[0])
@@ -119,6 +119,13 @@ def _sides(equation: str) -> Any:
 def linear(text: str) -> Any:
     """By sympy's solver, which must find exactly one solution."""
     (solution,) = sympy.solve(_sides(find(r"x: (.+)\. Give", text)[0]), x)
+    return solution
+
+
+@solves("lins")
+def lins(text: str) -> Any:
+    """The same, in the generator's wording."""
+    (solution,) = sympy.solve(_sides(find(r"Solve (.+) for x\.", text)[0]), x)
     return solution
 
 
