@@ -21,12 +21,14 @@ LAYERS = (
         "render",
         "_notebook",
         "_text",
-        "_lazy",
         "_transformers",
+        "_calls",
+        "_lazy",
     },
-    {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "returns"},
+    {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
-    {"vector", "rollout", "rollout_async", "streaming"},
+    {"vector"},
+    {"rollout"},
     {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}

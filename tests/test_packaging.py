@@ -116,7 +116,7 @@ def test_a_source_distribution_gives_the_same_wheel(source: Path, wheel: Path, t
 
 def test_the_readme_installs_what_make_test_light_tests() -> None:
     readme, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile"))
-    (packages,) = re.findall(r"then `pip install ([\w -]+)` \(`make test-light`", readme)
+    (packages,) = re.findall(r"then\s+`pip install ([\w -]+)` \(`make test-light`", readme)
     assert f"--constraint constraints.txt {packages}\n" in makefile
     assert "pip install --no-deps mathturn-gym" in readme
 

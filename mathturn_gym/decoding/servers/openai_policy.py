@@ -9,7 +9,7 @@ import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = ["OpenAIPolicy"]
 T = TypeVar("T")
 
 _WEIGHTS_APIS: Final = ("vllm", "sglang")
+_STEP_SECONDS: Final = 0.01
 
 
 class OpenAIPolicy:
@@ -172,15 +173,21 @@ class OpenAIPolicy:
         future.add_done_callback(lambda _: done.put(ticket))
         return ticket
 
-    def advance(self) -> list[tuple[int, Completion]]:
+    def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
         """Waits for the next answers; empty where nothing was submitted.
+
+        Args:
+            steps: Gives up, with nothing, after about the time of so many steps of a server; None does not.
 
         Raises:
             PolicyError: as for `acomplete`, for the request that met it; answers that came with it come next time.
         """
         found, self._unclaimed = self._unclaimed, []
         while self._running and (not found or not self._done.empty()):
-            ticket = self._done.get()
+            try:
+                ticket = self._done.get(timeout=None if steps is None else steps * _STEP_SECONDS)
+            except Empty:
+                break
             future = self._running.pop(ticket, None)
             if future is None:  # it was cancelled
                 continue
