@@ -12,11 +12,24 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
 LAYERS = (
-    {"errors", "types", "spaces", "seeding", "registration", "info"},
-    {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "render", "returns"},
+    {
+        "errors",
+        "types",
+        "spaces",
+        "seeding",
+        "registration",
+        "info",
+        "render",
+        "_notebook",
+        "_text",
+        "_transformers",
+        "_calls",
+    },
+    {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
-    {"vector", "rollout", "rollout_async", "streaming"},
-    {"wrappers", "baselines", "areal", "cli", "testing"},
+    {"vector"},
+    {"rollout"},
+    {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

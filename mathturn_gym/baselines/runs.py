@@ -20,12 +20,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mathturn_gym.baselines.config import TrainConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 __all__ = ["RunFolder", "TrainerState", "load_checkpoint", "read_metrics", "write_atomically"]
 
@@ -122,16 +125,14 @@ class RunFolder:
                 self._events.add_scalar(name, value, int(metrics["iteration"]))
             self._events.flush()
 
-    def save(self, model: Any, tokenizer: Any, state: TrainerState) -> None:
+    def save(self, policy: CausalLMPolicy, state: TrainerState) -> None:
         """Writes a checkpoint in place of the one before."""
         from safetensors.torch import save_file
 
         fresh, aside = self.path / ".checkpoint.new", self.path / ".checkpoint.old"
         for left_over in (fresh, aside):
             shutil.rmtree(left_over, ignore_errors=True)
-        model.save_pretrained(fresh)
-        tokenizer.save_pretrained(fresh)
-        (fresh / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word
+        policy.save_pretrained(fresh)
         save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, fresh / "trainer.safetensors")
         facts = {"iteration": state.iteration, "steps": state.steps, "numbers": dict(state.numbers)}
         (fresh / "trainer.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")

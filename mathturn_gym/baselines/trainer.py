@@ -24,11 +24,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.forward import trained_logits
-from mathturn_gym.baselines.masking import answer_grammar, mask_logits
 from mathturn_gym.baselines.optimizer import Optimizer
 from mathturn_gym.baselines.runs import TrainerState, load_checkpoint
-from mathturn_gym.baselines.tiny import TINY_PATH, make_tiny_model, train_tokenizer
+from mathturn_gym.decoding import PolicyConfig, load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError
 from mathturn_gym.losses import PolicyLoss, policy_loss, trained_logprobs
 from mathturn_gym.metrics.figures import facts
@@ -65,8 +63,9 @@ class Trainer(ABC):
         self.config = config
         self.iteration = self.tokens = 0
         self.cpu_s = 0.0
-        self.policy = load_policy(config)
+        self.policy: CausalLMPolicy = load_policy(policy_config(config))
         self.model = self.policy.model
+        use_row_attention(self.model)
         self._optimizer = Optimizer(self.model, config.learning_rate, config)
         self._reference: Any = _frozen_copy(self.policy) if config.kl_weight else None
         tokenizer = self.policy.tokenizer
@@ -276,18 +275,17 @@ class Trainer(ABC):
         return trained_logprobs(logits.float(), part, temperature=self.config.temperature)
 
 
-def load_policy(config: TrainConfig) -> CausalLMPolicy:
+def policy_config(config: TrainConfig) -> PolicyConfig:
     """The policy that a run starts from."""
-    settings: dict[str, Any] = {"device": config.device, "dtype": torch.float32, "temperature": config.temperature}
-    if config.random_weights:
-        tokenizer = train_tokenizer()
-        model = make_tiny_model(tokenizer, seed=derive_seed("init", config.seed) % 2**32)
-        policy = CausalLMPolicy(model, tokenizer, **settings)
-    else:
-        policy = CausalLMPolicy.from_pretrained(config.model or TINY_PATH, **settings)
-    if config.answers_only:
-        mask_logits(policy.model, answer_grammar(policy.tokenizer))  # type: ignore[arg-type]
-    return policy
+    return PolicyConfig(
+        config.model or "builtin",
+        device=config.device,
+        dtype="float32",
+        init="random" if config.random_weights else "pretrained",
+        seed=derive_seed("init", config.seed) % 2**32,
+        grammar="boxed-integer" if config.answers_only else "none",
+        temperature=config.temperature,
+    )
 
 
 def make_vec(env_id: str, num_envs: int, **kwargs: Any) -> gym.vector.VectorEnv[Any, Any, Any]:

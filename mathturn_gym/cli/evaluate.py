@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym.cli.policies import POLICY_HELP
+from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ __all__ = ["evaluate", "missing_ranges", "play_and_keep"]
 
 
 def evaluate(
-    policy: Annotated[str, typer.Option(help=POLICY_HELP)] = "builtin",
+    policy: Annotated[str, typer.Option(help=POLICY_NAMES)] = "builtin",
     problems: Annotated[str, typer.Option(help="Built-in name (lins:test, add1:test, guess8) or a .jsonl file.")] = (
         "lins:test"
     ),
@@ -38,7 +37,9 @@ def evaluate(
     max_completion_tokens: Annotated[int, typer.Option(help="The most ids of one answer.")] = 64,
     max_context_tokens: Annotated[int | None, typer.Option(help="Budget for the whole context.")] = None,
     num_envs: Annotated[int, typer.Option(help="Episodes played at once.")] = 64,
-    temperature: Annotated[float, typer.Option(help="Of sampling; 0 is greedy.")] = 1.0,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of sampling; 0 is greedy. By default a run's own, else 1.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default what there is.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …; by default the checkpoint's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides problems and samples.")] = 0,
@@ -60,7 +61,7 @@ def evaluate(
     import gymnasium as gym
     from gymnasium.vector import AutoresetMode
 
-    from mathturn_gym.cli.policies import load_policy
+    from mathturn_gym.decoding import load_policy
     from mathturn_gym.problems import FiniteSource, ProblemFile, load_problems
 
     console = Console()
@@ -87,22 +88,14 @@ def evaluate(
         "skip_bad_rows": skip_bad_rows,
     }
     folder = _Folder(out, settings, resume=resume, overwrite=overwrite)
-    named = load_policy(
-        policy,
-        tokenizer=tokenizer,
-        temperature=temperature,
-        device=device,
-        dtype=dtype,
-        system_prompt=system_prompt,
-        seed=seed,
-    )
+    player = load_policy(policy, tokenizer=tokenizer, temperature=temperature, device=device, dtype=dtype, seed=seed)
     env = gym.make_vec(
         env_id,
         num_envs=max(1, min(num_envs, total)),
         vectorization_mode="vector_entry_point",
         autoreset_mode=AutoresetMode.DISABLED,
         problems=source,
-        tokenizer=named.dialogue.tokenizer,
+        tokenizer=player.tokenizer,
         system_prompt=system_prompt,
         num_turns=num_turns,
         feedback=feedback,
@@ -112,7 +105,7 @@ def evaluate(
     try:
         done = play_and_keep(
             env,
-            named.policy,
+            player,
             total,
             folder.episodes_path,
             console=console,
@@ -142,18 +135,16 @@ def play_and_keep(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from mathturn_gym.rollout import collect
-    from mathturn_gym.trajectories import episode_to_record, read_episodes
+    from mathturn_gym.trajectories import EpisodeWriter, read_episodes
 
-    kept = list(read_episodes(path)) if path.exists() else []
-    done = {episode.index: episode for episode in kept if episode.index < total}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress, path.open("a", encoding="utf-8") as stream:
+    with Progress(*columns, console=console) as progress, EpisodeWriter(path) as writer:
+        done = {episode.index: episode for episode in read_episodes(path) if episode.index < total}
         task = progress.add_task("episodes", total=total, completed=len(done))
 
         def keep(episode: Episode) -> None:
             done[episode.index] = episode
-            stream.write(json.dumps(episode_to_record(episode), allow_nan=False) + "\n")
-            stream.flush()
+            writer.write(episode)
             solved = sum(e.solved for e in done.values())
             progress.update(task, advance=1, description=f"solved {solved / len(done):.3f}")
 
@@ -195,7 +186,6 @@ class _Folder:
             )
         elif self.episodes_path.exists():
             self._check_same(settings_path, settings)
-            _drop_half_line(self.episodes_path)
         path.mkdir(parents=True, exist_ok=True)
         write_json(settings_path, settings)
 
@@ -210,13 +200,6 @@ class _Folder:
                 f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {settings[changed[0]]!r};"
                 " an evaluation goes on with the settings it began with (--overwrite begins anew)"
             )
-
-
-def _drop_half_line(path: Path) -> None:
-    """Cuts off a last line that a killed process left unfinished."""
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def write_json(path: Path, data: Any) -> None:
