@@ -22,12 +22,8 @@ from mathturn_gym.errors import (
     ProblemFileError,
     PromptTooLongError,
 )
-<<<<<<< HEAD
 from mathturn_gym.problems import load_problems
-from mathturn_gym.types import Ids, Problem, Status, StopReason, Verdict
-=======
 from mathturn_gym.types import Ids, Problem, Status, StopReason
->>>>>>> main
 
 IDS = ("MathMultiTurn-v0", "MathMultiTurnUntilCorrect-v0", "MathSingleTurn-v0")
 ONE = Problem("p/1", "What is 40+2?", "42", metadata={"level": 1})
