@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from mathturn_gym.errors import InvalidValueError, check_int
-from mathturn_gym.problems import ProblemsLike, load_problems
-from mathturn_gym.problems.base import FiniteSource, ProblemSource
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.problems import ProblemSource, ProblemsLike, distinct, load_problems
 from mathturn_gym.types import Problem
 
 __all__ = ["KnownProblems", "chosen_problems"]
-
-_PATIENCE: Final = 200
 
 
 def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> list[Problem]:
@@ -27,21 +24,10 @@ def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> 
         InvalidValueError: a source without end and no size, or one that does not have so many problems.
     """
     source = load_problems(problems)
-    there = len(source) if isinstance(source, FiniteSource) else None
-    if size is None and there is None:
+    wanted = source.size if size is None else size
+    if wanted is None:
         raise InvalidValueError(f"source {source.name!r} has no end: say how many problems to take (size=1000)")
-    wanted = there if size is None else check_int("size", size, low=1)
-    assert wanted is not None
-    found: dict[str, Problem] = {}
-    misses = index = 0
-    while len(found) < wanted and misses < _PATIENCE + wanted:
-        problem = source.get(seed, index)
-        misses += problem.id in found
-        found.setdefault(problem.id, problem)
-        index += 1
-    if len(found) < wanted:
-        raise InvalidValueError(f"source {source.name!r} has {len(found)} different problems, size asks for {wanted}")
-    return list(found.values())
+    return list(distinct(source, wanted, seed))
 
 
 class KnownProblems(ProblemSource):

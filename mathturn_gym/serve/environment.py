@@ -16,8 +16,7 @@ import numpy as np
 from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
-from mathturn_gym.problems import SPLITS
-from mathturn_gym.problems.base import ProblemSource
+from mathturn_gym.problems import SPLITS, ProblemSource
 from mathturn_gym.registration import ENV_DEFAULTS
 from mathturn_gym.serve._protocol import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
 from mathturn_gym.serve.limits import Limits
@@ -141,8 +140,8 @@ class Service:
     def num_tasks(self, split: str) -> int:
         """Number of tasks of a split: its problems, or as many as are offered where a generator makes them."""
         with self._choosing:
-            size = getattr(self._source(split), "size", None)
-        return _ENDLESS_TASKS if size is None else int(size)
+            size = self._source(split).size
+        return _ENDLESS_TASKS if size is None else size
 
     def task(self, split: str, index: int) -> Problem:
         """Task `index` of a split.
