@@ -60,7 +60,8 @@ def main() -> None:
         scale_advantages=True,
     )
     before = evaluate(trainer, args)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.out) if Path(args.out).is_dir() else None)
+    checkpoint: Any = get_last_checkpoint(args.out) if Path(args.out).is_dir() else None  # type: ignore[no-untyped-call]
+    trainer.train(resume_from_checkpoint=checkpoint)
     after = evaluate(trainer, args)
     if trainer.accelerator.is_main_process:
         report = {"settings": vars(args), "steps": trainer.state.global_step, "before": before, "after": after}

@@ -29,7 +29,7 @@ LAYERS = (
     {"env"},
     {"vector"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "areal", "cli", "integrations", "serve", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

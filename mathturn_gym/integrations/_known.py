@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import ProblemSource, ProblemsLike, distinct, load_problems
+from mathturn_gym.problems import ProblemsLike, ProblemSource, distinct, load_problems
 from mathturn_gym.types import Problem
 
 __all__ = ["KnownProblems", "chosen_problems"]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.dialogue import TurnDialogue
 from mathturn_gym.errors import InvalidValueError, ServerError
 from mathturn_gym.trajectories.records import verdict_from_record, verdict_to_record
 
@@ -54,7 +54,7 @@ def info_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
     return info
 
 
-def fingerprint(dialogue: Dialogue) -> str:
+def fingerprint(dialogue: TurnDialogue) -> str:
     """A hash of vocabulary and chat template: where it is equal, equal texts have equal ids.
 
     Returns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import threading
 import uuid
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 
+import mathturn_gym
 from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
@@ -26,7 +28,7 @@ from mathturn_gym.types import Ids, Problem
 try:
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
-    from pydantic import Field
+    from pydantic import BeforeValidator, Field
 except ImportError as error:  # pragma: no cover - in an environment of its own
     raise MissingDependencyError("the server needs OpenEnv: pip install 'mathturn-gym[serve]'") from error
 
@@ -38,6 +40,8 @@ _TASK_SEED: Final = 0
 _ENDLESS_TASKS: Final = 1000
 
 T = TypeVar("T")
+# A model that answers `42` has written JSON to those who send an action as JSON: any value counts as its text.
+_Text = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else json.dumps(value))]
 _Id = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
 
@@ -49,7 +53,7 @@ class MathAction(Action):
         tokens: Its token ids as they were sampled; where they are given they are played, and `text` is not read.
     """
 
-    text: str
+    text: _Text
     # The first bad id ends the check: a message full of them must not be answered by as many errors.
     tokens: Annotated[list[_Id], Field(fail_fast=True)] | None = None
 
@@ -59,8 +63,7 @@ class MathObservation(Observation):
 
     Attributes:
         text: What the environment says now: the problem, then the feedback.
-        tokens: Token ids of the context, from position `start` on: all of them (`send_tokens` "all"), or those that came
-            with this call ("new").
+        tokens: Token ids of the context from position `start` on, as far as `send_tokens` asked for them at the reset.
         start: See `tokens`.
         truncated: The context budget is used up (`done` is then true as well).
         info: The environment's info.
@@ -171,8 +174,6 @@ class Service:
 
     def _about(self, env: MathMultiTurnEnv, keywords: Mapping[str, Any]) -> dict[str, Any]:
         """What `GET /info` tells."""
-        from mathturn_gym import __version__
-
         parameters = inspect.signature(MathMultiTurnEnv).parameters
         given = {name: keywords.get(name, parameter.default) for name, parameter in parameters.items()}
         # What is no plain value (a function, a list of problems) stays untold: a client cannot ask for it either.
@@ -182,7 +183,7 @@ class Service:
         tokenizer = given["tokenizer"]
         return {
             "mathturn_protocol": PROTOCOL_VERSION,
-            "version": __version__,
+            "version": mathturn_gym.__version__,
             "env_id": self.env_id,
             "settings": {**settings, "system_prompt": env.dialogue.system_prompt},
             "problems": env.source.name,
@@ -212,7 +213,7 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
         self._envs: dict[str | None, MathMultiTurnEnv] = {}
         self._env: MathMultiTurnEnv | None = None
         self._info: dict[str, Any] = {}
-        self._send_tokens = "all"
+        self._send_tokens = "none"
         self._episode_id: str | None = None
 
     # ---- OpenEnv
@@ -225,7 +226,8 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
             episode_id: A name for `state`; None makes one.
             **options: `index`, `problem_id`, `family` and `level` as in the environment's `reset`; `split` plays that
                 split of the problems, and with an `index` and no seed its task of that number; `send_tokens` says which ids
-                observations carry: "all" of the context (at first), the "new" ones, or "none". It stays as it was chosen.
+                observations carry: "all" of the context, the "new" ones, or "none" (at first: who shows observations to a
+                model as they are would fill its context with them). It stays as it was chosen.
         """
         for name in options:
             if name not in _RESET_OPTIONS:

@@ -18,7 +18,6 @@ import torch
 import mathturn_gym
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.losses import policy_loss, token_logprobs
-from mathturn_gym.metrics.figures import facts
 from mathturn_gym.packing import model_inputs, pack
 from mathturn_gym.problems import load_problems
 from mathturn_gym.returns import BiasedEstimatorWarning, advantages
@@ -155,7 +154,7 @@ def test_rows_that_cannot_be_matched_are_named() -> None:
         ([{"role": "user", "content": "x", "problem_id": "c"}], "problem_id 'c' is not known"),
     ):
         with pytest.raises(InvalidValueError, match=message):
-            rollout._known.id_of(prompt)  # type: ignore[arg-type]
+            rollout._known.id_of(prompt)
     assert rollout._known.id_of([{"role": "user", "content": "Guess.", "problem_id": "b"}]) == "b"
     with pytest.raises(InvalidValueError, match="two different problems have the id 'a'"):
         rollout.dataset([Problem("a", "Guess.", "3")])
@@ -168,7 +167,7 @@ def test_datasets_hold_different_problems() -> None:
     assert TurnRollout().dataset("lins", 5, seed=1)["problem_id"] != rows["problem_id"][:5]
     with pytest.raises(InvalidValueError, match="has no end: say how many"):
         TurnRollout().dataset("lins")
-    with pytest.raises(InvalidValueError, match=r"different problems, size asks for 5000"):
+    with pytest.raises(InvalidValueError, match="has 44 different problems"):
         TurnRollout().dataset("add1", 5000)
 
 
@@ -176,7 +175,12 @@ def test_turn_advantages_are_on_the_ids_of_their_turns(tmp_path: Path) -> None:
     trainer, rollout = make(tmp_path, "lins", 16, max_steps=1, discount=0.5)
     outputs: list[Any] = []
     score = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: outputs.append(score(inputs)) or outputs[-1]
+
+    def noted(inputs: Any) -> Any:
+        outputs.append(score(inputs))
+        return outputs[-1]
+
+    trainer._generate_and_score_completions = noted
     trainer.train()
     ((out,), episodes) = outputs, rollout.episodes
     expected = advantages(episodes, "turn_rloo", discount=0.5)
@@ -320,14 +324,14 @@ def test_mistakes_show_before_the_first_step(tmp_path: Path) -> None:
         ({"num_turns": 0}, "num_turns must be"),
     ):
         with pytest.raises(InvalidValueError, match=message):
-            TurnRollout(**keywords)  # type: ignore[arg-type]
+            TurnRollout(**keywords)
     rollout = TurnRollout()
     for more, message in (
         ({"estimator": "gae"}, "unknown estimator 'gae'"),
         ({"reward_funcs": [len]}, "reward_funcs must not be given to TurnLevelGRPOTrainer"),
     ):
         with pytest.raises(InvalidValueError, match=message):
-            TurnLevelGRPOTrainer(None, rollout=rollout, **more)  # type: ignore[arg-type]
+            TurnLevelGRPOTrainer(None, rollout=rollout, **more)
 
 
 def test_evaluation_plays_other_problems(tmp_path: Path) -> None:
@@ -408,7 +412,7 @@ def test_groups_across_two_processes(tmp_path: Path) -> None:
 def test_the_tool_by_itself() -> None:
     factory = AnswerEnvironments(num_turns=3, discount=0.5, feedback="plain")
     rows = factory.dataset([Problem("p/1", "What is 40+2?", "42"), Problem("p/2", "What is 1/2?", r"\frac{1}{2}")])
-    env = factory()
+    env: Any = factory()
     assert env.reset(**rows[0]) is None  # the prompt shows the problem already
     assert env.submit_answer("41") == "Unfortunately your answer is wrong. Let's try again."
     assert env.submit_answer("42") == "Right. The episode is over."
@@ -435,7 +439,7 @@ def test_trl_calls_the_tool(tmp_path: Path) -> None:
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
     tokenizer = make_tokenizer(template.read_text(encoding="utf-8"))
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    model = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH)
+    model: Any = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH)
     model.resize_token_embeddings(len(tokenizer))
     factory = AnswerEnvironments(num_turns=2)
     problems = [Problem(f"p/{i}", f"What is {i}+1?", str(i + 1)) for i in range(4)]
@@ -453,11 +457,9 @@ def test_trl_calls_the_tool(tmp_path: Path) -> None:
     def scripted(prompt_ids: Any, *_: Any, **__: Any) -> Any:
         nonlocal calls
         calls += 1
-        say = lambda text: tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"]  # noqa: E731
-        if calls == 1:
-            call = '<tool_call>\n{"name": "submit_answer", "arguments": {"answer": "1"}}\n</tool_call>'
-            return [say(call) for _ in prompt_ids], None
-        return [say("Done.") for _ in prompt_ids], None
+        call = '<tool_call>\n{"name": "submit_answer", "arguments": {"answer": "1"}}\n</tool_call>'
+        ids = tokenizer((call if calls == 1 else "Done.") + "<|im_end|>", add_special_tokens=False)["input_ids"]
+        return [list(ids) for _ in prompt_ids], None
 
     trainer._generate_single_turn = scripted
     trainer.train()
@@ -466,4 +468,3 @@ def test_trl_calls_the_tool(tmp_path: Path) -> None:
     assert sorted(set(prompts)) == [problem.prompt for problem in problems]
     assert list(rewards) == [1.0 if prompt == "What is 0+1?" else -1.0 for prompt in prompts]
     assert trainer.state.log_history[0]["tools/call_frequency"] == 1.0
-    assert facts is not None

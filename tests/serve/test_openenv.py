@@ -42,7 +42,7 @@ def test_openenvs_client_plays_an_episode_by_text(serving: Serving) -> None:
     server = serving(problems=problems, num_turns=3)
     local = MathMultiTurnEnv(problems, num_turns=3)
     with GenericEnvClient(base_url=server.url).sync() as env:
-        result = env.reset(seed=0)
+        result = env.reset(seed=0, send_tokens="all")
         expected, info = local.reset(seed=0)
         assert result.observation["text"] == "What is 40+2?"
         assert result.observation["tokens"] == expected.tolist()
@@ -62,6 +62,7 @@ def test_openenvs_client_plays_an_episode_by_text(serving: Serving) -> None:
 
 def test_send_tokens_says_which_ids_come(serving: Serving) -> None:
     with GenericEnvClient(base_url=serving().url).sync() as env:
+        assert env.reset(seed=0).observation["tokens"] == []
         everything = env.reset(seed=0, send_tokens="all").observation
         assert env.reset(seed=0, send_tokens="none").observation["tokens"] == []
         step = env.step({"text": "?"}).observation
@@ -76,14 +77,14 @@ def test_send_tokens_says_which_ids_come(serving: Serving) -> None:
 
 def test_a_text_over_the_budget_is_cut_as_a_sample_would_be(serving: Serving) -> None:
     with GenericEnvClient(base_url=serving(max_completion_tokens=6).url).sync() as env:
-        before = len(env.reset(seed=0).observation["tokens"])
+        before = len(env.reset(seed=0, send_tokens="new").observation["tokens"])
         info = env.step({"text": "x" * 4000}).observation["info"]
         assert info["feedback_start"] == before + 6
 
 
 def test_tokens_are_played_where_they_are_given(serving: Serving) -> None:
     with GenericEnvClient(base_url=serving().url).sync() as env:
-        before = env.reset(seed=0).observation["tokens"]
+        before = env.reset(seed=0, send_tokens="all").observation["tokens"]
         after = env.step({"text": "not read", "tokens": [5, 6, 7]}).observation["tokens"]
         assert after[: len(before) + 3] == [*before, 5, 6, 7]
 
@@ -115,6 +116,15 @@ def test_mistakes_are_told_and_the_session_goes_on(serving: Serving) -> None:
         with pytest.raises(RuntimeError, match=r"InvalidActionError: .*its length 2000 is over max_length=1024"):
             env.step({"text": "", "tokens": [1] * 2000})
         env.step({"text": "?"})
+
+
+def test_an_answer_that_is_json_is_its_text(serving: Serving) -> None:
+    """Some clients read a model's reply as JSON where they can: `42` arrives as a number."""
+    problems = [Problem("p/1", "What is 40+2?", "42")]
+    with GenericEnvClient(base_url=serving(problems=problems).url).sync() as env:
+        env.reset(seed=0)
+        for value, text in ((42, "42"), (4.5, "4.5"), (None, "null"), ([1, 2], "[1, 2]"), ({"a": 1}, '{"a": 1}')):
+            assert env.step({"text": value}).observation["info"]["response"] == text
 
 
 def test_text_is_the_one_required_field(serving: Serving) -> None:
