@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mathturn_gym.errors import MathTurnError
     from mathturn_gym.packing import PackedBatch, pack
     from mathturn_gym.problems import ProblemSource, load_problems
-    from mathturn_gym.rollout import collect
+    from mathturn_gym.rollout import acollect, collect
     from mathturn_gym.spaces import TokenIds
-    from mathturn_gym.types import Completion, Episode, Policy, Problem, Status, StopReason, Turn, Verdict
+    from mathturn_gym.types import Completion, Episode, Policy, Problem, Status, StopReason, Turn, TurnContext, Verdict
     from mathturn_gym.vector import MathMultiTurnVectorEnv
     from mathturn_gym.verifier import Verifier
 
@@ -47,8 +47,10 @@ _HOME: Final = {
     "StopReason": "types",
     "TokenIds": "spaces",
     "Turn": "types",
+    "TurnContext": "types",
     "Verdict": "types",
     "Verifier": "verifier",
+    "acollect": "rollout",
     "collect": "rollout",
     "load_problems": "problems",
     "pack": "packing",
@@ -71,8 +73,10 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
     "StopReason",
     "TokenIds",
     "Turn",
+    "TurnContext",
     "Verdict",
     "Verifier",
+    "acollect",
     "collect",
     "load_problems",
     "pack",

@@ -9,8 +9,11 @@
     ├── ProblemFileError         (ValueError)    a problem file that cannot be read, or a bad row in it
     ├── InvalidEpisodeError      (ValueError)    an episode that breaks the laws of `Episode`
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
-    ├── VerifierError            (RuntimeError)  a verifier that cannot do its work (workers do not start)
-    ├── PolicyError              (RuntimeError)  a policy that cannot go on: NaN logits, no memory, a dead server
+    ├── LockedError              (RuntimeError)  a file or folder that another process is using
+    ├── RunError                 (RuntimeError)  a part of a running collection cannot go on
+    │   ├── PolicyError                          its policy: NaN logits, no memory, a dead server
+    │   ├── VerifierError                        the package's own verifier: its workers do not start
+    │   └── UserFunctionError                    a function of the user's raised: feedback, reward term, verifier
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
 
 Every class derives from `MathTurnError` *and* from the standard exception that fits, and is picklable (its
@@ -32,11 +35,14 @@ __all__ = [
     "InvalidActionError",
     "InvalidEpisodeError",
     "InvalidValueError",
+    "LockedError",
     "MathTurnError",
     "MissingDependencyError",
     "PolicyError",
     "ProblemFileError",
     "PromptTooLongError",
+    "RunError",
+    "UserFunctionError",
     "VerifierError",
 ]
 
@@ -77,18 +83,33 @@ class CheckpointError(MathTurnError, ValueError):
     """A checkpoint or a run folder cannot be loaded."""
 
 
-class VerifierError(MathTurnError, RuntimeError):
-    """The verifier itself cannot work, whatever the answer is."""
+class LockedError(MathTurnError, RuntimeError):
+    """A file or folder is in use by another process, or by another part of this one."""
 
 
-class PolicyError(MathTurnError, RuntimeError):
-    """A policy cannot go on: its logits are not finite, memory does not suffice, its server is gone.
+class RunError(MathTurnError, RuntimeError):
+    """A part of a running collection cannot go on.
 
     Attributes:
         finished: The episodes that `collect` had finished by then (each was also given to its `on_episode`).
     """
 
     finished: Sequence[Any] = ()
+
+
+class PolicyError(RunError):
+    """A policy cannot go on: its logits are not finite, memory does not suffice, its server is gone."""
+
+
+class VerifierError(RunError):
+    """The package's own verifier cannot work, whatever the answer is."""
+
+
+class UserFunctionError(RunError):
+    """A function that the user gave raised: a feedback, a reward term, or a verifier that has never answered.
+
+    Its `__cause__` is the exception; the message names the function, the problem and the turn.
+    """
 
 
 class MissingDependencyError(MathTurnError, ImportError):

@@ -12,10 +12,23 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
 LAYERS = (
-    {"errors", "types", "spaces", "seeding", "registration", "info", "render", "_notebook", "_text", "_transformers"},
-    {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "returns"},
+    {
+        "errors",
+        "types",
+        "spaces",
+        "seeding",
+        "registration",
+        "info",
+        "render",
+        "_notebook",
+        "_text",
+        "_transformers",
+        "_calls",
+    },
+    {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
-    {"vector", "rollout", "rollout_async", "streaming"},
+    {"vector"},
+    {"rollout"},
     {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}

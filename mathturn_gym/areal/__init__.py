@@ -31,12 +31,12 @@ if TYPE_CHECKING:
         register_environment,
     )
     from mathturn_gym.areal.sample import SequenceSample, ValidationError, prompt_sample
-    from mathturn_gym.areal.worker import AgentWorker, AsyncPolicy, Job, Outcome
+    from mathturn_gym.areal.worker import AgentWorker, AsyncBatchPolicy, Job, JobResult
 
 _HOME: Final = {
     "AgentWorker": "worker",
     "ArealProblems": "dataset",
-    "AsyncPolicy": "worker",
+    "AsyncBatchPolicy": "worker",
     "BundledGenerationOutputs": "protocol",
     "EnvironmentService": "protocol",
     "GenerationHyperparameters": "protocol",
@@ -44,7 +44,7 @@ _HOME: Final = {
     "MathCodeSingleStepEnv": "environment",
     "MathMultiTurnAgent": "agent",
     "MicroBatchSpec": "protocol",
-    "Outcome": "worker",
+    "JobResult": "worker",
     "ReplyError": "protocol",
     "SequenceSample": "sample",
     "TrajectoryLog": "logs",
@@ -61,15 +61,15 @@ _HOME: Final = {
 __all__ = [
     "AgentWorker",
     "ArealProblems",
-    "AsyncPolicy",
+    "AsyncBatchPolicy",
     "BundledGenerationOutputs",
     "EnvironmentService",
     "GenerationHyperparameters",
     "Job",
+    "JobResult",
     "MathCodeSingleStepEnv",
     "MathMultiTurnAgent",
     "MicroBatchSpec",
-    "Outcome",
     "ReplyError",
     "SequenceSample",
     "TrajectoryLog",

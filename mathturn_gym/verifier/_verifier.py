@@ -176,6 +176,14 @@ class Verifier:
             questions.drop()
         return [verdict for verdict in verdicts if verdict is not None]
 
+    def verify_at_once(self, response: str, gold: Gold, *, kind: TextKind = "response") -> Verdict | None:
+        """`verify` without symbolic work: the verdict, or None where only a symbolic worker can tell.
+
+        Raises:
+            InvalidValueError: as for `verify`.
+        """
+        return self._begin(response, gold, kind, time.perf_counter())[0]
+
     async def averify(self, response: str, gold: Gold, *, kind: TextKind = "response") -> Verdict:
         """`verify` without blocking the event loop while symbolic workers are busy."""
         verdict, _ = self._begin(response, gold, kind, time.perf_counter())
