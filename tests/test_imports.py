@@ -22,6 +22,7 @@ LAYERS = (
         "render",
         "_notebook",
         "_text",
+        "_token_texts",
         "_transformers",
         "_calls",
     },
@@ -29,7 +30,7 @@ LAYERS = (
     {"env"},
     {"vector"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "areal", "view", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

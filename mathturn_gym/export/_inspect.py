@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["from_inspect", "to_inspect"]
 
 _KEY: Final = "mathturn_gym"
+_PLACE: Final = "mathturn_gym.place"
+"""Where an episode stood: Inspect gives samples back in another order."""
 _SCORER: Final = "mathturn"
 _PER_TOKEN: Final = ("ids", "logprobs", "versions")
 
@@ -85,7 +87,9 @@ def to_inspect(
     samples = []
     for episode in episodes:
         seen[episode.problem_id] += 1
-        samples.append(_sample(episode, seen[episode.problem_id], model, texts))
+        sample = _sample(episode, seen[episode.problem_id], model, texts)
+        sample.metadata[_PLACE] = len(samples)
+        samples.append(sample)
     solved = sum(episode.solved for episode in episodes)
     metrics = {"accuracy": EvalMetric(name="accuracy", value=solved / len(episodes))} if episodes else {}
     log = EvalLog(
@@ -132,13 +136,14 @@ def from_inspect(log: EvalLog | str | os.PathLike[str]) -> list[Episode]:
             f"the log of task {found.eval.task!r} was not made by to_inspect (or by another version): its ids are not"
             f" known; `mathturn view` shows any log of Inspect"
         )
-    return [_episode(sample) for sample in found.samples or []]
+    samples = sorted(found.samples or [], key=lambda sample: int(sample.metadata.get(_PLACE, 0)))
+    return [_episode(sample) for sample in samples]
 
 
 def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> EvalSample:
     from inspect_ai.event import Event, ModelEvent, ScoreEvent
     from inspect_ai.log import EvalSample
-    from inspect_ai.model import ChatMessage, ChatMessageUser, GenerateConfig, ModelOutput
+    from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelOutput
     from inspect_ai.scorer import Score
 
     record = episode_to_record(episode)

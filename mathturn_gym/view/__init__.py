@@ -6,6 +6,7 @@ The file holds everything it shows and asks the network for nothing; what a mode
 """
 
 from mathturn_gym.view._records import Message, ViewEpisode
-from mathturn_gym.view._write import read_view, write_view
+from mathturn_gym.view._server import Follower, ViewServer
+from mathturn_gym.view._write import write_view
 
-__all__ = ["Message", "ViewEpisode", "read_view", "write_view"]
+__all__ = ["Follower", "Message", "ViewEpisode", "ViewServer", "write_view"]

@@ -162,11 +162,10 @@ def _utf16(text: str | None, span: tuple[int, int] | None) -> list[int] | None:
 
 def _tokens(episodes: Sequence[ViewEpisode], texts: TokenTexts) -> bytes:
     """A header in JSON, then columns of numbers, one episode after the other."""
-    vocabulary: dict[tuple[int, str | None], int] = {}
-    places = [_places(episode, texts, vocabulary) for episode in episodes]
+    places, vocabulary = _vocabulary(episodes, texts)
     names = sorted({name for episode in episodes for name in episode.values})
     columns: list[tuple[str, npt.NDArray[Any]]] = [
-        ("token", _joined(places, np.uint32)),
+        ("token", places),
         ("mask", _joined([episode.mask for episode in episodes], np.uint8)),
     ]
     for name in names:
@@ -190,14 +189,20 @@ def _aligned(data: bytes) -> bytes:
     return data + bytes(-len(data) % _ALIGNMENT)
 
 
-def _places(
-    episode: ViewEpisode, texts: TokenTexts, vocabulary: dict[tuple[int, str | None], int]
-) -> npt.NDArray[np.uint32]:
-    """The place of each token in the vocabulary, which grows by what is new."""
-    ids = episode.ids.tolist()
-    said = episode.token_texts if episode.token_texts is not None else [texts(token) for token in ids]
-    pairs = zip(ids, said, strict=True)
-    return np.array([vocabulary.setdefault(pair, len(vocabulary)) for pair in pairs], np.uint32)
+def _vocabulary(
+    episodes: Sequence[ViewEpisode], texts: TokenTexts
+) -> tuple[npt.NDArray[np.uint32], list[tuple[int, str | None]]]:
+    """The place of each token in the block's vocabulary, and the vocabulary: ids with their texts."""
+    ids, places = np.unique(_joined([episode.ids for episode in episodes], np.int64), return_inverse=True)
+    if all(episode.token_texts is None for episode in episodes):
+        return places.astype("<u4"), [(token, texts(token)) for token in ids.tolist()]
+    # Some logs say themselves what their tokens are, and may have no ids at all: then the pair is what counts.
+    said: list[str | None] = []
+    for episode in episodes:
+        said += episode.token_texts or [texts(token) for token in episode.ids.tolist()]
+    known: dict[tuple[int, str | None], int] = {}
+    pairs = zip(ids[places].tolist(), said, strict=True)
+    return np.array([known.setdefault(pair, len(known)) for pair in pairs], "<u4"), list(known)
 
 
 def _joined(rows: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:

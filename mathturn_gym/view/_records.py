@@ -119,18 +119,21 @@ class ViewEpisode:
                 )
 
 
-def from_episodes(episodes: Sequence[Episode]) -> list[ViewEpisode]:
+def from_episodes(episodes: Sequence[Episode], *, credit: bool = True) -> list[ViewEpisode]:
     """Episodes as the viewer shows them.
-
-    Where nobody noted advantages and episodes share groups, "advantage" is `advantages(episodes)`: the return minus the
-    mean of what the others of its group got from the same turn on.
 
     Args:
         episodes: Any number; groups are those within them.
+        credit: Where nobody noted advantages and episodes share groups, "advantage" is what `advantages(episodes)` gives:
+            the return minus the mean of what the others of its group got from the same turn on.
     """
     shown = [_from_episode(episode) for episode in episodes]
     groups = [episode.group for episode in episodes if episode.group is not None]
-    if len(groups) == len(set(groups)) or any("advantage" in episode.token_values for episode in episodes):
+    if (
+        not credit
+        or len(groups) == len(set(groups))
+        or any("advantage" in episode.token_values for episode in episodes)
+    ):
         return shown
     return [
         replace(one, values={**one.values, "advantage": _per_token(episode, own)})

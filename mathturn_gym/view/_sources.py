@@ -11,26 +11,25 @@ A file is recognized by what is in it, not by its name.
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import json
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
-from mathturn_gym.trajectories import SCHEMA, episode_from_record, read_episodes
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.trajectories import SCHEMA, read_episodes
+from mathturn_gym.view._lines import OURS, LineLog, holds_episodes
 from mathturn_gym.view._records import ViewEpisode, from_episodes
-from mathturn_gym.view.adapters import ADAPTERS, Adapter, read_inspect, read_trl_table
+from mathturn_gym.view.adapters import read_inspect, read_trl_table
 
-__all__ = ["Curves", "EpisodeSet", "read_curves", "read_sets"]
+__all__ = ["Curves", "EpisodeSet", "read_curves", "read_sets", "run_names", "set_files"]
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _NUMBERED: Final = re.compile(r"(\d+)\.jsonl")
-_NOT_EPISODES: Final = ("metrics.jsonl", "log.jsonl")
+_ORDER: Final = {"episodes_before": 0, "episodes_after": 1}
+"""Before and after a training: in that order, not in the alphabet's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,20 +64,19 @@ class Curves:
     columns: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
-def read_sets(path: Path, name: str | None = None) -> list[EpisodeSet]:
+def read_sets(path: Path, name: str) -> list[EpisodeSet]:
     """Every set of episodes in a file or a run's folder.
 
     Args:
         path: The file or folder.
-        name: What to call them; None takes the path's own name.
+        name: What to call them.
 
     Raises:
         InvalidValueError: nothing is there, or nothing that holds episodes.
         MissingDependencyError: Parquet without pyarrow, Inspect logs without inspect_ai.
     """
-    label = path.resolve().name if name is None else name
     if path.is_file():
-        return [_read_file(path, label)]
+        return [_read_file(path, name)]
     if not path.is_dir():
         raise InvalidValueError(f"{str(path)!r} is not there: name a run's folder or a file of episodes")
     parts = _parts(path)
@@ -87,7 +85,30 @@ def read_sets(path: Path, name: str | None = None) -> list[EpisodeSet]:
             f"{str(path)!r} holds no episodes: expected *.jsonl, *.jsonl.gz, *.parquet or *.eval in it, or completions/"
         )
     single = len(parts) == 1
-    return [read(label if single else f"{label}: {part}") for part, read in parts]
+    return [read(name if single else f"{name}: {part}") for part, read in parts]
+
+
+def set_files(path: Path, name: str) -> list[tuple[str, Path]]:
+    """The files of a run that can be followed while they grow, with the names of their sets.
+
+    Raises:
+        InvalidValueError: a file that is no `.jsonl`.
+    """
+    if path.is_file():
+        if path.suffix != ".jsonl":
+            raise InvalidValueError(f"{str(path)!r} cannot be followed: only .jsonl files grow line by line")
+        return [(name, path)]
+    files = [file for file in sorted(path.glob("*.jsonl")) if not file.name.startswith(".") and holds_episodes(file)]
+    files.sort(key=lambda file: _ORDER.get(_stem(file), 2))
+    return [(name if len(files) == 1 else f"{name}: {_stem(file)}", file) for file in files]
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """What the page calls the runs: their last names, with the folder before where two are the same."""
+    last = [path.resolve().name for path in paths]
+    if len(set(last)) == len(last):
+        return last
+    return ["/".join(path.resolve().parts[-2:]) for path in paths]
 
 
 def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
@@ -97,14 +118,15 @@ def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     if numbered:
         found.append(("steps", lambda name: _read_many(numbered, name, str(folder))))
     for path in sorted(folder.iterdir()):
-        plain = path.is_file() and path not in numbered and path.name not in _NOT_EPISODES
-        if plain and not path.name.startswith(".") and path.name.endswith((*_LINES, ".parquet", ".eval")):
+        if not path.is_file() or path in numbered or path.name.startswith("."):
+            continue
+        # Other files of lines, such as metrics.jsonl, may lie beside the episodes.
+        if path.name.endswith((".parquet", ".eval")) or (path.name.endswith(_LINES) and holds_episodes(path)):
             found.append((_stem(path), lambda name, path=path: _read_file(path, name)))  # type: ignore[misc]
     tables = sorted((folder / "completions").glob("*.parquet"))
     if tables:
         found.append(("completions", lambda name: _read_many(tables, name, str(folder / "completions"))))
-    # Before and after a training: in that order, not in the alphabet's.
-    return sorted(found, key=lambda part: {"episodes_before": 0, "episodes_after": 1}.get(part[0], 2))
+    return sorted(found, key=lambda part: _ORDER.get(part[0], 2))
 
 
 def _number(path: Path) -> int:
@@ -151,91 +173,33 @@ def _read_parquet(path: Path, name: str) -> EpisodeSet:
     if metadata.get(b"schema") == SCHEMA.encode():
         reader = read_episodes(path)
         episodes = from_episodes(list(reader))
-        return EpisodeSet(name, str(path), "mathturn_gym", episodes, [str(bad) for bad in reader.bad_rows])
+        return EpisodeSet(name, str(path), OURS, episodes, [str(bad) for bad in reader.bad_rows])
     return EpisodeSet(name, str(path), "TRL", *read_trl_table(pq.read_table(path), str(path)))
 
 
 def _read_lines(path: Path, name: str) -> EpisodeSet:
-    """A JSON-lines file, of whatever schema its first whole line has."""
-    left_out: list[str] = []
-    records = list(_records(path, left_out))
-    if not records:
-        return EpisodeSet(name, str(path), "mathturn_gym", [], left_out)
-    adapter = _recognize(records[0][1], path)
-    rows: list[Any] = []
-    for number, record in records:
-        try:
-            rows.append(_one(record, adapter, len(rows), path))
-        except (InvalidEpisodeError, InvalidValueError) as error:
-            left_out.append(f"line {number}: {error}")
-    if adapter is None:
-        return EpisodeSet(name, str(path), "mathturn_gym", from_episodes(rows), left_out)
-    return EpisodeSet(name, str(path), adapter.name, list(itertools.chain.from_iterable(rows)), left_out)
+    log = LineLog(path)
+    episodes = log.read()
+    return EpisodeSet(name, str(path), log.format, episodes, log.left_out)
 
 
-def _one(record: Any, adapter: Adapter | None, number: int, path: Path) -> Any:
-    """An `Episode` of ours, or what an adapter makes of another's line."""
-    if adapter is None:
-        return episode_from_record(record)
-    if not isinstance(record, dict):
-        raise InvalidValueError(f"a record must be an object, got {type(record).__name__}")
-    return adapter.read(record, number, path.name)
-
-
-def _recognize(record: Any, path: Path) -> Adapter | None:
-    """Who wrote a line: None for us."""
-    if isinstance(record, dict):
-        if record.get("schema") == SCHEMA:
-            return None
-        for adapter in ADAPTERS:
-            if adapter.matches(record):
-                return adapter
-    keys = ", ".join(list(map(str, record))[:12]) if isinstance(record, dict) else type(record).__name__
-    raise InvalidValueError(
-        f"{path} holds no episodes that are known here: its first line has the fields {keys}; known are mathturn_gym,"
-        f" {', '.join(adapter.name for adapter in ADAPTERS)}, TRL's completions (.parquet) and Inspect (.eval)"
-    )
-
-
-def _records(path: Path, left_out: list[str]) -> Iterator[tuple[int, Any]]:
-    """The lines' numbers and JSON; what is no JSON goes into `left_out`."""
-    opener: Any = gzip.open if path.name.endswith(".gz") else open
-    with opener(path, "rb") as stream:
-        number = 0
-        while True:
-            number += 1
-            try:
-                line = stream.readline()
-            except (EOFError, OSError, zlib.error) as error:  # a compressed file that was cut off
-                left_out.append(f"line {number}: {error}")
-                return
-            if not line:
-                return
-            try:
-                if line.strip():
-                    yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                left_out.append(f"line {number}: {error}")
-
-
-def read_curves(path: Path, name: str | None = None) -> list[Curves]:
+def read_curves(path: Path, name: str) -> list[Curves]:
     """The curves of a run: `metrics.jsonl` of ours, `trainer_state.json` of a Hugging Face trainer; none for a file.
 
     Raises:
         InvalidValueError: a file of curves that does not load.
     """
-    label = path.resolve().name if name is None else name
     if not path.is_dir():
         return []
     rows = _metrics(path / "metrics.jsonl")
-    states = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda p: p.stat().st_mtime)
-    state = path / "trainer_state.json" if (path / "trainer_state.json").is_file() else (states or [None])[-1]
-    if not rows and state is not None:
-        rows = _history(state)
+    # A Hugging Face trainer keeps its history in its checkpoints, and at the end beside them: the longest is the last.
+    states = [*sorted(path.glob("checkpoint-*/trainer_state.json")), *path.glob("trainer_state.json")]
+    if not rows and states:
+        rows = max(map(_history, states), key=len)
     if not rows:
         return []
     names = [key for key in dict.fromkeys(key for row in rows for key in row) if _is_curve(rows, key)]
-    return [Curves(label, {key: [_figure(row.get(key)) for row in rows] for key in names})]
+    return [Curves(name, {key: [_figure(row.get(key)) for row in rows] for key in names})]
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mathturn_gym._files import write_atomically
 from mathturn_gym._token_texts import TokenTexts
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError
@@ -16,7 +15,7 @@ from mathturn_gym.types import Episode
 from mathturn_gym.view._encoding import Block, blocks
 from mathturn_gym.view._page import render_page
 from mathturn_gym.view._records import ViewEpisode, from_episodes
-from mathturn_gym.view._sources import Curves, EpisodeSet, read_curves, read_sets
+from mathturn_gym.view._sources import Curves, EpisodeSet, read_curves, read_sets, run_names
 from mathturn_gym.view._tokenizers import find_tokenizer
 
 __all__ = ["Runs", "View", "read_view", "write_view"]
@@ -81,7 +80,7 @@ def read_view(runs: Runs, *, tokenizer: Any = None) -> View:
         found, curves = tokenizer, []
     else:
         paths = [Path(runs)] if isinstance(runs, (str, os.PathLike)) else [Path(path) for path in runs]
-        names = _names(paths)
+        names = run_names(paths)
         sets = [one for path, name in zip(paths, names, strict=True) for one in read_sets(path, name)]
         curves = [one for path, name in zip(paths, names, strict=True) for one in read_curves(path, name)]
         folders = [path if path.is_dir() else path.parent for path in paths]
@@ -115,7 +114,9 @@ def write_view(out: str | os.PathLike[str], runs: Runs, *, tokenizer: Any = None
     if not target.resolve().parent.is_dir():
         raise InvalidValueError(f"out must be in a folder that is there, got {str(target)!r}")
     view = read_view(runs, tokenizer=tokenizer)
-    write_atomically(target, render_page(view.about(), view.blocks()))
+    beside = target.with_name(f".{target.name}.new")
+    beside.write_text(render_page(view.about(), view.blocks()), encoding="utf-8")
+    beside.replace(target)
     return target
 
 
@@ -127,11 +128,3 @@ def _shown(episodes: Sequence[Any]) -> Sequence[ViewEpisode]:
     if len(own) != len(episodes):
         raise InvalidValueError("a set must hold Episodes or ViewEpisodes, got both")
     return from_episodes(own)
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """The paths' last names, or with the folder before where two are the same."""
-    last = [path.resolve().name for path in paths]
-    if len(set(last)) == len(last):
-        return last
-    return ["/".join(path.resolve().parts[-2:]) for path in paths]

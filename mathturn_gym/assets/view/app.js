@@ -71,16 +71,17 @@ class App {
 
   // ---- drawing
 
-  start() {
+  async start() {
     this.readAddress();
     this.setTheme(this.theme);
     this.drawSets();
     this.drawFilters();
     this.bind();
-    at("message").remove();
+    at("message").hidden = true;
     at("app").hidden = false;
+    this.shown = [];
     this.showPage(this.page);
-    this.filter({ keep: true });
+    await this.filter({ keep: true });
     document.title = plainText(`${this.about.title} · mathturn view`);
     const narrow = matchMedia("(max-width: 760px)").matches;
     if (this.row) this.open(this.row, { enter: narrow });
@@ -212,19 +213,22 @@ class App {
 
   /** The episode to lay beside: on the same problem, in another set if there is one, else the next one in this set. */
   partner(row) {
-    const number = (row.set.byProblem.get(row.problem) ?? []).indexOf(row);
+    const own = this.siblings(row);
     const away = this.beside && this.beside.set !== row.set ? [this.beside.set] : this.sets.filter((set) => set !== row.set);
     for (const set of away) {
-      const others = set.byProblem.get(row.problem);
-      if (others) return others[Math.min(number, others.length - 1)];
+      const others = set.byProblem.has(row.problem) ? this.siblings(set.byProblem.get(row.problem)[0]) : [];
+      if (others.length) return others.find((other) => other.index === row.index) ?? others[Math.min(own.indexOf(row), others.length - 1)];
     }
-    const own = this.siblings(row);
     return own.length > 1 ? own[(own.indexOf(row) + 1) % own.length] : null;
   }
 
-  /** All episodes on the row's problem in its set. */
+  /** All episodes on the row's problem in its set, in order of version and number. */
   siblings(row) {
-    return row.set.byProblem.get(row.problem) ?? [row];
+    const place = (one) => [one.version ?? -1, one.index];
+    return [...row.set.byProblem.get(row.problem)].sort((a, b) => {
+      const [x, y] = [place(a), place(b)];
+      return x[0] - y[0] || x[1] - y[1];
+    });
   }
 
   async redraw() {
@@ -252,6 +256,7 @@ class App {
     at("tab-dialogue").setAttribute("aria-selected", String(!tokens));
     at("tab-tokens").setAttribute("aria-selected", String(tokens));
     at("token-tools").hidden = !tokens;
+    at("legend").hidden = !tokens;
     at("math-tool").hidden = tokens;
     at("math").checked = this.math;
     if (tokens) this.drawTokenTools();
@@ -329,11 +334,14 @@ class App {
     const place = siblings.indexOf(row);
     strip.append(make("span", { class: "soft" }, `${place + 1} of ${siblings.length} on this problem`));
     const first = Math.max(0, Math.min(place - 16, siblings.length - 32));
+    let group = siblings[first].group;
     for (const other of siblings.slice(first, first + 32)) {
       const told = `episode ${other.index}${other.reward === null ? "" : `, reward ${signed(other.reward)}`}${other.version === null ? "" : `, version ${other.version}`}`;
       const button = make("button", { type: "button", title: told, "aria-label": told, class: hasOutcome(other, "solved") ? "right" : "wrong" });
       button.append(...[...other.statuses.slice(-1)].map((letter) => STATUS[letter].mark));
       if (other === row) button.setAttribute("aria-current", "true");
+      if (other.group !== group) button.classList.add("part");
+      group = other.group;
       button.addEventListener("click", () => this.choose(other, number));
       strip.append(button);
     }
@@ -658,6 +666,10 @@ class Live {
     }
     this.failures = 0;
     this.say("following");
+    if (news.reload) {
+      location.reload();
+      return;
+    }
     if (news.since !== this.place.since) await this.take(news);
     this.wait();
   }
@@ -684,6 +696,7 @@ class Live {
 }
 
 readPage().then((page) => new App(page).start()).catch((error) => {
-  document.getElementById("message").textContent = `This page does not open: ${error}`;
+  at("message").hidden = false;
+  at("message").textContent = `This page does not open: ${error}`;
   throw error;
 });

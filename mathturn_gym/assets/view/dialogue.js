@@ -23,7 +23,7 @@ function verdictParts(message) {
     parts.push(make("span", { class: `verdict ${status.name}` }, `${status.mark} ${status.word}`));
   }
   if (message.reward !== undefined) parts.push(make("span", { class: "reward", title: "reward" }, signed(message.reward)));
-  return parts;
+  return parts.length ? [make("span", { class: "judged" }, ...parts)] : [];
 }
 
 function drawDialogue(parent, dialogue, { math, find }) {
@@ -31,18 +31,9 @@ function drawDialogue(parent, dialogue, { math, find }) {
   let turn = 0;
   for (const message of dialogue.messages) {
     if (message.role === "assistant") turn += 1;
-    parent.append(drawMessage(message, turn, { math, find }));
-  }
-  if (dialogue.gold.length) {
-    const gold = make("div", { class: "said" });
-    dialogue.gold.forEach((answer, at) => {
-      if (at) gold.append(make("span", { class: "soft" }, " or "));
-      // A gold answer is a formula without its dollars.
-      const formula = math && /[\\^_{]/.test(answer) && setFormula({ inner: answer, display: false });
-      if (formula) gold.append(formula);
-      else appendProse(gold, answer, { find });
-    });
-    parent.append(make("article", { class: "message gold" }, make("h3", {}, make("b", {}, "gold answer")), gold));
+    const article = drawMessage(message, turn, { math, find });
+    if (turn === 0 && message.role === "user" && dialogue.gold.length) article.append(drawGold(dialogue.gold, { math, find }));
+    parent.append(article);
   }
   const facts = Object.entries(dialogue.facts);
   if (facts.length) parent.append(drawFacts(facts));
@@ -71,6 +62,21 @@ function drawMessage(message, turn, { math, find }) {
   if (message.score !== undefined && message.score !== (message.status === "r" ? 1 : 0)) judged.push(labelled("score", number(message.score)));
   if (judged.length) article.append(make("footer", {}, ...judged));
   return article;
+}
+
+/** The accepted answers, below the problem. */
+function drawGold(gold, { math, find }) {
+  const footer = make("footer", { class: "gold" }, make("span", { class: "soft" }, "gold answer"));
+  gold.forEach((answer, at) => {
+    if (at) footer.append(make("span", { class: "soft" }, "or"));
+    const shown = make("span");
+    // A gold answer is a formula without its dollars.
+    const formula = math && answer.length < LONGEST_FORMULA && /[\\^_{]/.test(answer) && setFormula({ inner: answer, display: false });
+    if (formula) shown.append(formula);
+    else appendProse(shown, answer, { find });
+    footer.append(shown);
+  });
+  return footer;
 }
 
 function labelled(label, text, tag = "span") {

@@ -11,12 +11,12 @@ function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Round numbers that cover [low, high]: about `count` of them. */
-function ticksOf(low, high, count = 4) {
+/** Round numbers that cover [low, high]: about `count` of them, only integers where `whole`. */
+function ticksOf(low, high, { whole = false, count = 4 } = {}) {
   if (!(high > low)) return [low];
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((one) => one >= rough);
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((one) => one >= rough && (!whole || Number.isInteger(one))) ?? 1;
   const ticks = [];
   for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at++) ticks.push(at * step);
   return ticks;
@@ -25,9 +25,9 @@ function ticksOf(low, high, count = 4) {
 function shortNumber(value) {
   const size = Math.abs(value);
   for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (size >= limit) return `${Number((value / (unit === "k" ? 1e3 : limit)).toPrecision(3))}${unit}`;
+    if (size >= limit) return minus(`${Number((value / (unit === "k" ? 1e3 : limit)).toPrecision(3))}${unit}`);
   }
-  return size !== 0 && size < 1e-3 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
+  return minus(size !== 0 && size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))));
 }
 
 /** Exponentially weighted means, corrected for their start. */
@@ -74,7 +74,7 @@ class LineChart {
       root.append(svg("line", { class: "grid", x1: CHART.left, x2: CHART.width - CHART.right, y1: y, y2: y }));
       root.append(svg("text", { x: CHART.left - 5, y: y + 3.5, "text-anchor": "end" }, this.words(tick)));
     }
-    for (const tick of ticksOf(this.x.low, this.x.high)) {
+    for (const tick of ticksOf(this.x.low, this.x.high, { whole: true })) {
       const [x] = this.place([tick, 0]);
       root.append(svg("text", { x, y: CHART.height - 7, "text-anchor": "middle" }, shortNumber(tick)));
     }
@@ -138,12 +138,11 @@ const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
 const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
 /** Bars of counts, one row of bars per series: `parts` are [{label, shares: [share per series]}]. */
-function barChart(title, parts, series, { onPick = null, words }) {
-  const top = Math.max(1e-12, most(parts.flatMap((part) => part.values)));
+function barChart(title, parts, series, { onPick = null, words, top = most(parts.flatMap((part) => part.values)) }) {
   const rows = parts.map((part) => {
     const bars = part.values.map((value, at) => {
       const bar = make("i");
-      bar.style.width = `${(100 * value) / top}%`;
+      bar.style.width = `calc((100% - 7.5em) * ${top ? (value / top).toFixed(4) : 0})`;
       bar.style.backgroundColor = series[at].color;
       return make("span", { class: "bar" }, bar, make("span", {}, words(value, part, at)));
     });
@@ -199,7 +198,7 @@ function episodeCharts(sets, onFamily) {
       counts: some.map((one) => within(one.rows, family).length),
     }));
     const words = (value, part, at) => `${percent(value)} of ${part.counts[at].toLocaleString("en")}`;
-    charts.push(barChart("solved by family", parts, some, { onPick: onFamily, words }));
+    charts.push(barChart("solved by family", parts, some, { onPick: onFamily, words, top: 1 }));
   }
   const columns = [["reward of an episode", (row) => row.reward], ["policy's tokens in an episode", (row) => row.own], ["turns", (row) => row.turns]];
   for (const [title, value] of columns) {

@@ -151,7 +151,7 @@ class RowList {
     appendText(snippet, row.snippet);
     const marks = make("span", { class: "marks" }, ...[...row.statuses.slice(0, 12)].map(statusMark));
     const head = make("span", { class: "head" }, marks, name, make("span", { class: "grow" }), make("span", { class: "reward" }, row.reward === null ? "" : signed(row.reward)));
-    const element = make("div", { class: "row", role: "option", id: `row-${at}`, data: { at } }, head, snippet);
+    const element = make("div", { class: "row", role: "option", id: `row-${at}`, data: { at } }, head, make("span", { class: "below" }, snippet, make("span", {}, `#${row.index}`)));
     element.setAttribute("aria-setsize", this.rows.length);
     element.setAttribute("aria-posinset", at + 1);
     element.style.top = `${at * ROW_HEIGHT}px`;

@@ -19,7 +19,13 @@ function number(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en");
   const size = Math.abs(value);
-  return size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
+  const text = size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
+  return minus(text);
+}
+
+/** A number's text with a real minus sign. */
+function minus(text) {
+  return text.replaceAll("-", "−");
 }
 
 function signed(value) {
@@ -28,8 +34,8 @@ function signed(value) {
 
 function percent(share) {
   const value = 100 * share;
-  if (value >= 99.95 && value < 100) return "≈100%";
-  return value !== 0 && value < 0.1 ? `${value.toExponential(1)}%` : `${value.toFixed(value < 10 ? 1 : 0)}%`;
+  if (value !== 0 && value < 0.1) return minus(`${value.toExponential(1)}%`);
+  return `${Number(value.toFixed(value < 10 ? 1 : 0))}%`;
 }
 
 /** Opacity of a log-prob: none at certainty, half at p = 0.1, nearly full at p = 0.001. */
@@ -40,7 +46,7 @@ const SEQUENTIAL = {
     label: "log-prob",
     hue: SURPRISE,
     opacity: surpriseOpacity,
-    words: (value) => `${number(value)} (p = ${percent(Math.exp(value))})`,
+    words: (value) => `${number(value)} (p ${value > -5e-4 && value < 0 ? "≈" : "="} ${percent(Math.exp(value))})`,
     ticks: [[0, "p = 1"], [Math.log(0.5), "0.5"], [Math.log(0.1), "0.1"], [Math.log(0.01), "0.01"], [Math.log(0.001), "0.001"]],
   },
   raw_logprob: { like: "logprob", label: "log-prob, untempered" },

@@ -19,21 +19,34 @@ const HIDDEN = new RegExp(
   "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb" +
   "\\u{d800}-\\u{dfff}\\u{e0000}-\\u{e0fff}]", "gu");
 
+const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
 const NAMES = {
-  0x00ad: "SHY", 0x061c: "ALM", 0x200b: "ZWSP", 0x200c: "ZWNJ", 0x200d: "ZWJ", 0x200e: "LRM", 0x200f: "RLM",
+  0x7f: "DEL", 0x00ad: "SHY", 0x061c: "ALM", 0x200b: "ZWSP", 0x200c: "ZWNJ", 0x200d: "ZWJ", 0x200e: "LRM", 0x200f: "RLM",
   0x2028: "LSEP", 0x2029: "PSEP", 0x202a: "LRE", 0x202b: "RLE", 0x202c: "PDF", 0x202d: "LRO", 0x202e: "RLO",
-  0x2060: "WJ", 0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xfeff: "BOM", 0x7f: "␡",
+  0x2060: "WJ", 0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xfeff: "BOM",
 };
 
-/** What stands for a hidden character: its picture, short name or number. */
+/** What stands for a hidden character: its short name or number. */
 function nameOf(character) {
   const code = character.codePointAt(0);
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  return NAMES[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+  return CONTROLS[code] ?? NAMES[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
 // An emoji's variation selector and joiner are part of a picture that shows.
 const PICTURE = /\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}\ufe0f\u200d\p{Extended_Pictographic}]*/gu;
+
+const LONG_WORD = /\S{150}(?=\S)/gu;
+
+/** Appends text that has no hidden characters. Where a word is very long it may break: browsers take seconds to find out. */
+function appendPlain(parent, text) {
+  let done = 0;
+  for (const match of text.length > 150 ? text.matchAll(LONG_WORD) : []) {
+    const end = match.index + match[0].length;
+    parent.append(text.slice(done, end), document.createElement("wbr"));
+    done = end;
+  }
+  parent.append(text.slice(done));
+}
 
 /** Appends text; every hidden character becomes a small label, a run of the same one a label with its count. */
 function appendText(parent, text) {
@@ -48,7 +61,7 @@ function appendText(parent, text) {
   for (const match of text.matchAll(HIDDEN)) {
     if (shown.has(match.index)) continue;
     const repeated = last !== null && done === match.index && last.character === match[0];
-    if (match.index > done) parent.append(text.slice(done, match.index));
+    if (match.index > done) appendPlain(parent, text.slice(done, match.index));
     done = match.index + match[0].length;
     if (repeated) {
       last.count += 1;
@@ -60,7 +73,7 @@ function appendText(parent, text) {
     parent.append(element);
     last = { element, character: match[0], count: 1 };
   }
-  if (done < text.length) parent.append(text.slice(done));
+  if (done < text.length) appendPlain(parent, text.slice(done));
 }
 
 /** The text with every hidden character as its name, for places that take no elements (titles, options). */
@@ -138,8 +151,14 @@ function formulasIn(text) {
   return found;
 }
 
-/** A formula set by KaTeX, or null where KaTeX does not take it. */
+// What moves, hides, colors or redefines: set, such a formula would not show what was written, so it is shown as written.
+const TRICKS = new RegExp("\\\\(?:href|url|includegraphics|html|[mh]?kern|[mh]skip|hspace|vspace|raise|lower|move|[vh]?phantom|" +
+  "[a-z]*[lrc]lap|smash|rule|(?:text|back)?color|[f]?colorbox|definecolor|[egx]?def|let|futurelet|(?:re)?newcommand|providecommand|" +
+  "char)|(?:\\\\!\\s*){4}");
+
+/** A formula set by KaTeX, or null where KaTeX does not take it, or should not. */
 function setFormula(formula) {
+  if (TRICKS.test(formula.inner)) return null;
   const holder = make("span", { class: "formula" });
   try {
     katex.render(formula.inner, holder, {
@@ -156,7 +175,8 @@ function setFormula(formula) {
     if (error instanceof katex.ParseError || error instanceof RangeError) return null;
     throw error;
   }
-  return holder;
+  // What sets to nothing (`{{}}`) would be hidden. KaTeX itself writes zero-width spaces.
+  return holder.querySelector(".katex-html").textContent.replaceAll("\u200b", "").trim() ? holder : null;
 }
 
 // ---- a text with its formulas, found words and answer

@@ -184,7 +184,8 @@ class TokenView {
     this.cursor = at;
     const cell = this.elements[at];
     cell.classList.add("cursor");
-    cell.scrollIntoView({ block: "nearest" });
+    // On a phone the card lies over the lower half.
+    cell.scrollIntoView({ block: matchMedia("(max-width: 760px)").matches ? "center" : "nearest" });
     this.hover(cell);
     this.drawStrip();
   }

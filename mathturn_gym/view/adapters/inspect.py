@@ -68,7 +68,9 @@ def _episode(sample: Any, at: int) -> ViewEpisode:
         mask += [True] * len(tokens)
         verdict = _verdict(judged.get(id(message)))
         role = message.role if message.role in _ROLES else "user"
-        text = content_text([_part(part) for part in message.content] if isinstance(message.content, list) else message.content)
+        text = content_text(
+            [_part(part) for part in message.content] if isinstance(message.content, list) else message.content
+        )
         messages.append(Message(role, text, start, len(texts), verdict=verdict))
     final = _final_scores(sample.scores)
     reward = next(iter(final.values()), None)

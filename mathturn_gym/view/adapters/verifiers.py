@@ -1,12 +1,11 @@
-"""verifiers: `traces.jsonl` (0.4: one episode per line, a graph of messages with their tokens) and `results.jsonl`
-(0.3 and before: one rollout per line).
+"""verifiers: `traces.jsonl` and `results.jsonl`.
 
-A trace's branch (a path from a root to a leaf) is one episode here. Per node are read `message`, `sampled`, `token_ids`,
+A line of traces (0.4) is an episode of theirs: graphs of messages with their tokens. A trace's branch (a path from a root to a leaf) is one episode here. Per node are read `message`, `sampled`, `token_ids`,
 `mask`, and the numbers of its sampled tokens: `logprobs`, `advantages`, `entropies`, `trainer_logprobs`,
 `reference_logprobs`. Where the trainer's log-probs are there, "mismatch" is theirs minus the sampler's. Traces of
 evaluations through a relay hold no tokens; their dialogue is shown.
 
-A line of results has `prompt`, `completion`, `answer`, `reward`, and tokens where the run kept its `trajectory`
+A line of results (0.3 and before) has `prompt`, `completion`, `answer`, `reward`, and tokens where the run kept its `trajectory`
 (`state_columns=["trajectory"]`): each step's `tokens` with `prompt_ids`, `completion_ids`, `completion_logprobs`.
 """
 
@@ -39,7 +38,7 @@ _STREAMS: Final = {
 
 
 def _read_traces(record: Mapping[str, Any], row_number: int, _: str) -> list[ViewEpisode]:
-    traces = record["traces"] if "traces" in record else [record]
+    traces = record.get("traces", [record])
     if not isinstance(traces, list):
         raise InvalidValueError(f"traces must be a list, got {type(traces).__name__}")
     found: list[ViewEpisode] = []
@@ -57,16 +56,18 @@ def _paths(nodes: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     for at, parent in enumerate(parents):
         if parent is not None and not (type(parent) is int and 0 <= parent < at):
             raise InvalidValueError(f"node {at} has parent {parent!r}, which is no node before it")
-    leaves = [at for at in range(len(nodes)) if at not in set(parents)]
-    paths = []
-    for leaf in leaves:
-        path: list[Mapping[str, Any]] = []
-        at: int | None = leaf
-        while at is not None:
-            path.append(nodes[at])
-            at = parents[at]
-        paths.append(path[::-1])
-    return paths
+    inner = set(parents)
+    return [_path_to(leaf, nodes, parents) for leaf in range(len(nodes)) if leaf not in inner]
+
+
+def _path_to(
+    leaf: int | None, nodes: Sequence[Mapping[str, Any]], parents: Sequence[int | None]
+) -> list[Mapping[str, Any]]:
+    path: list[Mapping[str, Any]] = []
+    while leaf is not None:
+        path.insert(0, nodes[leaf])
+        leaf = parents[leaf]
+    return path
 
 
 def _branch(
@@ -180,11 +181,12 @@ def _read_result(record: Mapping[str, Any], row_number: int, _: str) -> list[Vie
 
 
 def _trajectory(steps: Any) -> Stream | None:
-    """The tokens of a rollout's steps as one stream; None where a step has none, or does not go on where the one before
-    ended (a history that was rewritten is no stream).
+    """The tokens of a rollout's steps as one stream, None where they are none.
+
+    A step without tokens, or one that does not go on where the one before ended (a history that was rewritten), breaks it.
     """
-    tokens = [_mapping(step).get("tokens") for step in steps] if isinstance(steps, list) else []
-    if not tokens or not all(isinstance(one, dict) for one in tokens):
+    tokens = [_mapping(_mapping(step).get("tokens")) for step in steps] if isinstance(steps, list) else []
+    if not tokens or not all(tokens):
         return None
     prompts = [integers("prompt_ids", one.get("prompt_ids")) for one in tokens]
     answers = [integers("completion_ids", one.get("completion_ids")) for one in tokens]

@@ -76,7 +76,8 @@ def _rewarded(messages: tuple[Message, ...], scores: Any) -> tuple[Message, ...]
         return messages
     rewards = dict(zip(answers, scores, strict=True))
     return tuple(
-        replace(message, reward=number(rewards[at])) if at in rewards else message for at, message in enumerate(messages)
+        replace(message, reward=number(rewards[at])) if at in rewards else message
+        for at, message in enumerate(messages)
     )
 
 
