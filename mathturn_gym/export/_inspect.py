@@ -84,7 +84,7 @@ def to_inspect(
     target = None if path is None else _checked(path)
     texts = TokenTexts(tokenizer)
     seen: Counter[str] = Counter()
-    samples = []
+    samples: list[EvalSample] = []
     for episode in episodes:
         seen[episode.problem_id] += 1
         sample = _sample(episode, seen[episode.problem_id], model, texts)

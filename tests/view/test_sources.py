@@ -142,4 +142,4 @@ def test_mistakes_of_writing_are_named(tmp_path: Path, before: list[Episode]) ->
     with pytest.raises(InvalidValueError, match="folder that is there"):
         write_view(tmp_path / "no" / "v.html", {"x": before})
     with pytest.raises(InvalidValueError, match="got both"):
-        write_view(tmp_path / "v.html", {"x": [before[0], read_view({"y": before}).sets[0].episodes[0]]})  # type: ignore[list-item]
+        write_view(tmp_path / "v.html", {"x": [before[0], read_view({"y": before}).sets[0].episodes[0]]})  # type: ignore[dict-item]

@@ -58,7 +58,7 @@ def test_outputs_of_agent_loops_keep_tokens_and_turn_scores(tmp_path: Path, befo
 
 
 def test_lines_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    good = {"prompt_ids": [1], "response_ids": [2, 3], "response_mask": [1, 1]}
+    good: dict[str, Any] = {"prompt_ids": [1], "response_ids": [2, 3], "response_mask": [1, 1]}
     rows = [
         good,
         {**good, "response_mask": [1]},
