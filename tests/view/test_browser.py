@@ -64,9 +64,19 @@ class Tab:
     def wait(self, expression: str, *, seconds: float = 10) -> None:
         """Waits until something holds; asked from outside, since the page's policy forbids waiting code inside."""
         end = time.monotonic() + seconds
-        while not self.page.evaluate(expression):
+        while not self._holds(expression):
             assert time.monotonic() < end, f"still not: {expression}"
             self.page.wait_for_timeout(30)
+
+    def _holds(self, expression: str) -> bool:
+        from playwright.sync_api import Error
+
+        try:
+            return bool(self.page.evaluate(expression))
+        except Error as error:
+            if "context was destroyed" not in str(error):  # the page is loading itself anew
+                raise
+            return False
 
     def close(self) -> None:
         self.context.close()
@@ -209,6 +219,14 @@ def test_budgets_and_turns_are_marked_in_the_token_view(tab: Tab, before: list[E
     assert headings[0].startswith("prompt")
     assert f"of {before[0].budgets[0]} tokens" in headings[1]
     assert tab.page.eval_on_selector(".strip", "strip => strip.width") > 300
+
+
+def test_the_ids_of_a_turn_can_be_copied(tab: Tab, before: list[Episode]) -> None:
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.press("t")
+    tab.page.click(".segment.turn .copy")
+    tab.wait("document.querySelector('.segment.turn .copy').textContent === 'copied'")
+    assert json.loads(tab.page.evaluate("navigator.clipboard.readText()")) == before[0].turns[0].ids.tolist()
 
 
 # ---- finding
@@ -396,8 +414,8 @@ def test_a_phone_shows_the_list_or_the_episode(opening: Callable[..., Tab], shot
     assert tab.page.is_visible(".message")
     assert not too_wide()
     tab.page.click("#tab-tokens")
-    tab.page.click(".token.own")
-    assert tab.page.is_visible("#hover")
+    tab.page.tap(".token.own")
+    tab.wait("!document.getElementById('hover').hidden")
     assert not too_wide()
     shoot(tab, shots, "phone-tokens")
     tab.page.click("#back")

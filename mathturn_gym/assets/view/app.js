@@ -410,8 +410,16 @@ class App {
       list.append(term, make("dd", {}, value));
     }
     card.replaceChildren(quoted, list);
-    card.hidden = false;
-    const box = element.getBoundingClientRect();
+    this.hovered = element;
+    this.placeHover();
+  }
+
+  /** Puts the card beside its token, below it if there is room. */
+  placeHover() {
+    const card = at("hover");
+    const box = this.hovered?.isConnected ? this.hovered.getBoundingClientRect() : null;
+    card.hidden = !box || box.bottom < 0 || box.top > innerHeight;
+    if (card.hidden) return;
     const { width, height } = card.getBoundingClientRect();
     const below = box.bottom + 8 + height < innerHeight;
     card.style.left = `${Math.max(8, Math.min(box.left, innerWidth - width - 8))}px`;
@@ -419,6 +427,7 @@ class App {
   }
 
   hideHover() {
+    this.hovered = null;
     at("hover").hidden = true;
   }
 
@@ -525,7 +534,7 @@ class App {
       make("dt", {}, ...keys.split("  ").flatMap((key) => [make("kbd", {}, key), " "])), make("dd", {}, words)]));
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("resize", () => { for (const pane of this.panes) pane.view?.drawStrip(); });
-    addEventListener("scroll", () => this.hideHover(), { capture: true, passive: true });
+    addEventListener("scroll", () => this.placeHover(), { capture: true, passive: true });
     addEventListener("hashchange", () => location.reload());
   }
 

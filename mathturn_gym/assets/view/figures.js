@@ -155,7 +155,7 @@ function barChart(title, parts, series, { onPick = null, words, top = most(parts
 }
 
 /** Equal bins over the values of all series: [{label, values: [share per series]}]. */
-function histogram(columns, bins = 10) {
+function histogram(columns, bins = 7) {
   const all = columns.flat();
   const [low, high] = [least(all), most(all)];
   const whole = all.every(Number.isInteger);

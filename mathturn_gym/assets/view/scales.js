@@ -34,6 +34,8 @@ function signed(value) {
 
 function percent(share) {
   const value = 100 * share;
+  if (value >= 99.995 && value < 100) return "≈100%";
+  if (value >= 99.5 && value < 100) return `${value.toFixed(2)}%`;
   if (value !== 0 && value < 0.1) return minus(`${value.toExponential(1)}%`);
   return `${Number(value.toFixed(value < 10 ? 1 : 0))}%`;
 }
@@ -46,7 +48,7 @@ const SEQUENTIAL = {
     label: "log-prob",
     hue: SURPRISE,
     opacity: surpriseOpacity,
-    words: (value) => `${number(value)} (p ${value > -5e-4 && value < 0 ? "≈" : "="} ${percent(Math.exp(value))})`,
+    words: (value) => `${number(value)} (p = ${percent(Math.exp(value))})`.replace("= ≈", "≈ "),
     ticks: [[0, "p = 1"], [Math.log(0.5), "0.5"], [Math.log(0.1), "0.1"], [Math.log(0.01), "0.01"], [Math.log(0.001), "0.001"]],
   },
   raw_logprob: { like: "logprob", label: "log-prob, untempered" },
@@ -110,7 +112,7 @@ function valueChannel(tokens, name) {
 function diverging(key, label, value, values) {
   let most = 0;
   for (const one of values) if (Number.isFinite(one)) most = Math.max(most, Math.abs(one));
-  const color = (number) => tint(number < 0 ? BAD : GOOD, most ? 0.08 + 0.62 * (Math.abs(number) / most) : 0);
+  const color = (number) => tint(number < 0 ? BAD : GOOD, most ? 0.06 + 0.49 * (Math.abs(number) / most) : 0);
   return {
     key,
     label,

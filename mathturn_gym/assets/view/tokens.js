@@ -136,9 +136,25 @@ class TokenView {
     if (segment.kind === "turn") {
       const mean = meanOf(tokens.values.get("logprob"), segment.start, segment.end);
       if (mean !== null) heading.append(make("span", { title: "mean log-prob of its tokens" }, `log-prob ${number(mean, 3)}`));
-      heading.append(make("span", { class: "grow" }), ...verdictParts(message));
     }
+    heading.append(this.copyButton(segment), make("span", { class: "grow" }));
+    if (segment.kind === "turn") heading.append(...verdictParts(message));
     return heading;
+  }
+
+  /** Puts a segment's ids on the clipboard, as a list that Python reads. */
+  copyButton(segment) {
+    const button = make("button", { type: "button", class: "copy", title: "Copy the token ids of this part" }, "copy ids");
+    button.addEventListener("click", () => {
+      const ids = [];
+      for (let at = segment.start; at < segment.end; at++) ids.push(this.tokens.id(at));
+      const say = (words) => () => {
+        button.textContent = words;
+        setTimeout(() => { button.textContent = "copy ids"; }, 1500);
+      };
+      navigator.clipboard.writeText(JSON.stringify(ids)).then(say("copied"), say("the browser forbids it"));
+    });
+    return button;
   }
 
   recolor(channel) {
