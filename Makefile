@@ -26,7 +26,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test-vllm: .venv-vllm/.ready
-	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/wrappers/test_vllm.py
+	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ def make_random_qwen2(folder: Path, tokenizer_path: Path) -> Path:
     """A two-layer Qwen2 with random weights and the real vocabulary (embedding rows padded as the real ones are)."""
     if not (folder / "config.json").exists():
         torch.manual_seed(0)
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
         config = Qwen2Config(
             vocab_size=151936,
             hidden_size=64,

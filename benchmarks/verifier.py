@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mathturn_gym.verifier import Verifier
-from mathturn_gym.verifier.audit import Case, audit, load_cases
+from mathturn_gym.verifier.audit import Case, load_cases, run_audit
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LEFT_OUT = {"adversarial", "policy", "gsm8k_ref", "mathverify_tests_nobox"}
@@ -188,7 +188,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)  # math-verify tells of each of its time limits
 
     everything = labeled(arguments.cases)
-    accuracy = audit("mathturn", everything).summary()
+    accuracy = run_audit("mathturn", everything).summary()
     print(f"accuracy on {accuracy['cases']} cases: {accuracy['accuracy']['share']:.4f}, "
           f"false positives {accuracy['false_positives']['share']:.5f}, false negatives {accuracy['false_negatives']['share']:.5f}, "
           f"calling process {accuracy['memory_mb']:.0f} MiB")  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from mathturn_gym._transformers import pretrained_kwargs
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.types import Ids, Problem
 
@@ -65,7 +66,7 @@ def _load_by_name(name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, **pretrained_kwargs(name))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidValueError(
             f"tokenizer {name!r} does not load ({type(error).__name__}: {error}); allowed: 'builtin', a folder with"

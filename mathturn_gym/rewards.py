@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier.rational import rational
+from mathturn_gym.verifier import answer_key
 
 __all__ = ["TERMS", "RewardContext", "RewardTerms", "Term", "affine_reward", "get_terms", "turn_reward"]
 
@@ -80,15 +80,10 @@ def _overlong(context: RewardContext) -> float:
 def _repeated(context: RewardContext) -> float:
     """-1 where the answer is one that was not right before."""
     answer = context.verdict.answer
-    failed = [v.answer for v in context.earlier if v.answer is not None and not v.correct]
     if answer is None or context.verdict.correct:
         return 0.0
-    return -float(any(_same(answer, other) for other in failed))
-
-
-def _same(left: str, right: str) -> bool:
-    a, b = rational(left), rational(right)
-    return a == b if a is not None and b is not None else "".join(left.split()) == "".join(right.split())
+    failed = {answer_key(v.answer) for v in context.earlier if v.answer is not None and not v.correct}
+    return -float(answer_key(answer) in failed)
 
 
 def _improvement(context: RewardContext) -> float:

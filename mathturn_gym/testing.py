@@ -123,11 +123,14 @@ class RandomPolicy:
         vocab_size: Ids are in [0, vocab_size).
         end_of_turn: Stops after this id, or None.
         seed: Used where `complete` gets no seeds.
+        tokenizer: Whose ids these are; kept for who makes an environment with it.
     """
 
-    def __init__(self, vocab_size: int, end_of_turn: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, vocab_size: int, end_of_turn: int | None = None, seed: int = 0, *, tokenizer: Any = None
+    ) -> None:
         self.vocab_size = check_int("vocab_size", vocab_size, low=1)
-        self.end_of_turn = end_of_turn
+        self.end_of_turn, self.tokenizer = end_of_turn, tokenizer
         self._rng = np.random.default_rng(seed)
 
     def complete(

@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 import mathturn_gym
+import mathturn_gym.decoding
 import mathturn_gym.wrappers
 
 HEAVY = ("torch", "transformers", "stable_baselines3", "sympy", "math_verify", "matplotlib", "datasets", "rich")
@@ -55,6 +56,7 @@ def test_the_test_of_light_imports_can_fail() -> None:
     ("code", "light_of"),
     [
         ("import mathturn_gym.wrappers", HEAVY),
+        ("from mathturn_gym.decoding import PolicyConfig, load_policy; PolicyConfig()", HEAVY),
         ("from mathturn_gym.wrappers import ReturnsWrapper", HEAVY),
         ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
         ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
@@ -66,7 +68,7 @@ def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None
     assert modules_after(code) & set(light_of) == set()
 
 
-@pytest.mark.parametrize("package", [mathturn_gym, mathturn_gym.wrappers])
+@pytest.mark.parametrize("package", [mathturn_gym, mathturn_gym.decoding, mathturn_gym.wrappers])
 def test_every_public_name_exists_and_is_listed(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
     for name in names:

@@ -12,12 +12,12 @@ import torch
 
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
+from mathturn_gym.decoding.servers.asyncio_policy import AsyncCausalLMPolicy
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, PolicyError
 from mathturn_gym.rollout import collect
 from mathturn_gym.rollout_async import AsyncPolicy, Progress, acollect
 from mathturn_gym.testing import RandomPolicy
 from mathturn_gym.types import Completion, Episode, Ids
-from mathturn_gym.wrappers.async_policy import AsyncCausalLMPolicy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 TOKENIZER = train_tokenizer()

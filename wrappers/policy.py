@@ -8,32 +8,28 @@ the batch - as far as floating point allows: padding, batch size and what was ca
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import CheckpointError, InvalidValueError, check_float, check_int
+from mathturn_gym.decoding._loop import DecodingLoop, DecodingStats, Row
+from mathturn_gym.decoding._models import load_adapter, load_model, load_tokenizer, new_adapter, prepare_weights
+from mathturn_gym.decoding._runner import ModelRunner, eval_mode, stop_ids_of, vocab_size_of
+from mathturn_gym.decoding._scoring import score_batch, score_completions
+from mathturn_gym.decoding.grammar import answer_grammar, mask_logits
+from mathturn_gym.decoding.sampling import Sampling
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.seeding import uniforms
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.wrappers.decoding import DecodingLoop, DecodingStats, Row
-from mathturn_gym.wrappers.models import (
-    ModelRunner,
-    eval_mode,
-    load_adapter,
-    load_model,
-    prepare_weights,
-    stop_ids_of,
-    vocab_size_of,
-)
-from mathturn_gym.wrappers.sampling import Sampling
-from mathturn_gym.wrappers.scoring import score_batch, score_completions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -73,16 +69,22 @@ class CausalLMPolicy:
             for all (a barrier). A prefill costs a pass of its own, so a few are worth waiting for.
         raw_logprobs: Completions also carry each id's log-prob at temperature 1, nothing cut off.
         entropies: Completions also carry the entropy of each distribution sampled from.
+        grammar: "boxed-integer" masks everything but boxed whole numbers, wherever the model is called from
+            (`mathturn_gym.decoding.grammar`); None masks nothing.
         version: Version of the weights, stamped on every id; `update_weights` raises it.
         seed: Seeds the rows of `complete(seeds=None)`; None draws from the operating system.
+        base: Where the model was loaded from; `save_pretrained` notes it beside an adapter.
 
     Raises:
         InvalidValueError: a value outside its range; a tokenizer with more ids than the model's embedding; no stop
             ids known and none given; a model with recurrent layers.
 
     Attributes:
+        scheduler: "streaming": `collect` sends each episode's next turn as soon as its completion has come.
         max_length: Longest context the model's positions reach, or None where its config says nothing.
     """
+
+    scheduler: Final = "streaming"
 
     def __init__(
         self,
@@ -102,8 +104,10 @@ class CausalLMPolicy:
         refill: float = 0.125,
         raw_logprobs: bool = False,
         entropies: bool = False,
+        grammar: Literal["boxed-integer"] | None = None,
         version: int = 0,
         seed: int | None = None,
+        base: str | None = None,
     ) -> None:
         self.sampling = Sampling(temperature, top_p, top_k, min_p)
         self.model = cast(Any, model)  # its methods are decorated in ways that type checkers lose
@@ -115,6 +119,9 @@ class CausalLMPolicy:
         self.stop_ids = stop_ids_of(config, tokenizer, stop_ids, self.vocab_size)
         known = (pad_id, getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None), 0)
         self.pad_id = check_int("pad_id", next(i for i in known if i is not None), low=0, high=self.vocab_size - 1)
+        self.grammar, self._base = grammar, base
+        if grammar is not None:
+            self._mask(grammar)
         self._rng = np.random.default_rng(seed)
         self._runner = ModelRunner(self.model, self.vocab_size, self.pad_id)
         self._outputs = {"raw": raw_logprobs, "entropies": entropies}
@@ -141,32 +148,57 @@ class CausalLMPolicy:
         name_or_path: str | Path,
         *,
         adapter: str | Path | None = None,
+        lora: Mapping[str, Any] | None = None,
         dtype: torch.dtype | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
+        attention: str | None = None,
+        init_seed: int | None = None,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> CausalLMPolicy:
-        """Loads model and tokenizer with `AutoModelForCausalLM` and `AutoTokenizer` (safetensors only).
+        """Loads model and tokenizer from one folder or hub name: safetensors only, and no code of the folder's.
+
+        `mathturn_gym.decoding.load_policy` takes more names (runs, servers, `builtin`), and brings back how a run
+        sampled.
 
         Args:
             name_or_path: A folder, or a name on the Hugging Face hub.
-            adapter: Folder or hub name of a LoRA adapter, to be put around it (needs peft).
+            adapter: Folder or hub name of a LoRA adapter, to be put around it, trainable (needs peft).
+            lora: Puts a new LoRA adapter around it: keywords of `peft.LoraConfig`.
             dtype: Of the weights; None keeps the checkpoint's.
-            model_kwargs: Passed to `AutoModelForCausalLM.from_pretrained`.
+            attention: transformers' name of an attention implementation; None chooses.
+            init_seed: Where given, only the model's shape is loaded, and its weights are drawn with this seed.
+            seed: See the constructor; it also determines a new adapter's first weights.
             **kwargs: Passed to the constructor; `tokenizer=` replaces the folder's own.
 
         Raises:
             CheckpointError: nothing loadable is there.
-            MissingDependencyError: an adapter is given and peft is not installed.
+            InvalidValueError: an unknown keyword of the adapter's.
+            MissingDependencyError: an adapter is asked for and peft is not installed.
         """
-        from transformers import AutoTokenizer
-
-        model = load_model(name_or_path, dtype=dtype or "auto", **(model_kwargs or {}))
+        model: Any = load_model(name_or_path, dtype=dtype, attention=attention, init_seed=init_seed)
         if "tokenizer" not in kwargs:
-            try:
-                kwargs["tokenizer"] = AutoTokenizer.from_pretrained(str(name_or_path))
-            except (OSError, ValueError) as error:
-                raise CheckpointError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {error}") from error
-        return cls(model if adapter is None else load_adapter(model, adapter), **kwargs)
+            kwargs["tokenizer"] = load_tokenizer(name_or_path)
+        if adapter is not None:
+            model = load_adapter(model, adapter, trainable=True)
+        elif lora is not None:
+            model = new_adapter(model, lora, seed=seed or 0)
+        return cls(model, seed=seed, base=str(name_or_path), **kwargs)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes model (of an adapted one: the adapter), tokenizer and policy.json, which `load_policy` reads back.
+
+        Args:
+            folder: Made where it is not there.
+        """
+        path = Path(folder)
+        self.model.save_pretrained(path)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(path)
+        (path / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word
+        facts: dict[str, Any] = {**dataclasses.asdict(self.sampling), "grammar": self.grammar}
+        if hasattr(self.model, "peft_config") and self._base is not None:
+            facts["model"] = self._base
+        (path / "policy.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
     @property
     def device(self) -> torch.device:
@@ -379,6 +411,13 @@ class CausalLMPolicy:
         return new
 
     # ---- inside
+
+    def _mask(self, grammar: str) -> None:
+        if grammar != "boxed-integer":
+            raise_unknown_name("grammar", grammar, ("boxed-integer",))
+        if self.tokenizer is None:
+            raise InvalidValueError(f"grammar {grammar!r} needs a tokenizer: its ids depend on it")
+        mask_logits(self.model, answer_grammar(self.tokenizer))
 
     def _between_steps(self, action: Callable[[], None]) -> None:
         """Does something that must not happen during a step: here, or in the thread that is decoding."""

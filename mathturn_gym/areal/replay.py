@@ -26,7 +26,7 @@ from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentSer
 from mathturn_gym.areal.sample import prompt_sample
 from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, PROMPT_IDS
 from mathturn_gym.types import Completion, Episode, Problem
-from mathturn_gym.verifier.extract import extract
+from mathturn_gym.verifier import extract
 
 __all__ = ["SCHEMA", "collect_episodes", "main", "play", "record", "replay", "replay_env", "tokenizers_beside"]
 

@@ -1,4 +1,4 @@
-"""What training borrows from its process - threads, Ctrl-C, progress bars - and puts back."""
+"""What training borrows from its process - threads and Ctrl-C - and puts back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["cpu_threads", "interrupt_flag", "no_progress_bars"]
+__all__ = ["cpu_threads", "interrupt_flag"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,20 +25,6 @@ def cpu_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keeps transformers from drawing a bar for each of the many small files that training writes."""
-    from transformers.utils import logging as transformers_logging
-
-    enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if enabled:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

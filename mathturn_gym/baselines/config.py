@@ -47,7 +47,7 @@ class TrainConfig:
         reward_bias: See `mathturn_gym.rewards`.
         model: Folder or hub name of the warm start; None is the built-in one.
         random_weights: Begin with random weights in the built-in model's shape instead of a warm start.
-        answers_only: Sample boxed whole numbers alone (`mathturn_gym.baselines.masking`).
+        answers_only: Sample boxed whole numbers alone (`mathturn_gym.decoding.grammar`).
         device: Where model and batches are.
         precision: "float32", or "bfloat16" for autocast around sampling and training (weights stay float32).
         threads: CPU threads of torch during training; 1 is fastest for the built-in model, and makes sums the same

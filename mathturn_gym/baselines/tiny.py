@@ -1,6 +1,6 @@
 """Tokenizers and models from nothing, small enough to train on one CPU core, and the built-in ones among them.
 
-    TINY_PATH (in the package)   tokenizer.json, config.json, model.safetensors: an ordinary Hugging Face folder
+    decoding.BUILTIN_PATH   tokenizer.json, config.json, model.safetensors: an ordinary Hugging Face folder
 
 A tokenizer takes any text (a byte-level BPE without a pattern, so nothing is ever unknown), and its few merges are
 trained on the fixed wording of problems and feedback: each such phrase is one token, every digit is a token of its own.
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mathturn_gym.dialogue import CHATML_TEMPLATE
@@ -24,16 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PHRASES",
-    "TINY_PATH",
     "TINY_SHAPE",
     "Shape",
     "make_tiny_model",
     "tiny_config",
     "train_tokenizer",
 ]
-
-TINY_PATH = Path(str(files("mathturn_gym"))) / "assets" / "tiny"
-"""Folder of the built-in tokenizer and of the warm-start checkpoint, made by `mathturn_gym.baselines.warmup`."""
 
 MAX_LENGTH = 8192
 """Longest context the built-in model is declared for (rotary positions: nothing is allocated for it)."""

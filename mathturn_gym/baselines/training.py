@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines.config import TrainConfig
 from mathturn_gym.baselines.display import draw_curve
-from mathturn_gym.baselines.process import cpu_threads, interrupt_flag, no_progress_bars
+from mathturn_gym.baselines.process import cpu_threads, interrupt_flag
 from mathturn_gym.baselines.runs import RunFolder, read_metrics
 from mathturn_gym.baselines.trainer import DivergedError, Metrics, Trainer
 from mathturn_gym.wrappers.policy import CausalLMPolicy
@@ -137,7 +138,7 @@ def _run(
             report(metrics)
             stale = evaluated and _stale(folder, config)
             if stale or trainer.done or interrupted() or trainer.iteration % config.save_every == 0:
-                folder.save(trainer.policy.model, trainer.policy.tokenizer, trainer.state())
+                folder.save(trainer.policy, trainer.state())
             if stale and not trainer.done:
                 return "stopped_early", f"no better validation accuracy in {config.patience} evaluations"
     finally:

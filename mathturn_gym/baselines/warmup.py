@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from mathturn_gym.baselines.process import cpu_threads, no_progress_bars
+from mathturn_gym._transformers import no_progress_bars
+from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.recipes import TINY, Recipe
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.dialogue import Dialogue

@@ -69,13 +69,13 @@ def demo(
 def _held_out(config: TrainConfig, policy: str) -> list[Episode]:
     """Episodes on the test split, the same problems and seeds for every policy."""
     from mathturn_gym.baselines.trainer import make_vec
-    from mathturn_gym.cli.policies import load_policy
+    from mathturn_gym.decoding import load_policy
     from mathturn_gym.rollout import collect
 
-    named = load_policy(policy, temperature=config.temperature)
-    env = make_vec(config.env_id, 128, tokenizer=named.dialogue.tokenizer, **config.env_kwargs("test"))
+    player = load_policy(policy, temperature=config.temperature)
+    env = make_vec(config.env_id, 128, tokenizer=player.tokenizer, **config.env_kwargs("test"))
     try:
-        return collect(env, named.policy, _TEST_EPISODES, seed=_TEST_SEED)
+        return collect(env, player, _TEST_EPISODES, seed=_TEST_SEED)
     finally:
         env.close()
 

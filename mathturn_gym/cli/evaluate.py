@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym.cli.policies import POLICY_HELP
+from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["evaluate", "missing_ranges", "play_and_keep"]
 
 
 def evaluate(
-    policy: Annotated[str, typer.Option(help=POLICY_HELP)] = "builtin",
+    policy: Annotated[str, typer.Option(help=POLICY_NAMES)] = "builtin",
     problems: Annotated[str, typer.Option(help="Built-in name (lins:test, add1:test, guess8) or a .jsonl file.")] = (
         "lins:test"
     ),
@@ -38,7 +38,9 @@ def evaluate(
     max_completion_tokens: Annotated[int, typer.Option(help="The most ids of one answer.")] = 64,
     max_context_tokens: Annotated[int | None, typer.Option(help="Budget for the whole context.")] = None,
     num_envs: Annotated[int, typer.Option(help="Episodes played at once.")] = 64,
-    temperature: Annotated[float, typer.Option(help="Of sampling; 0 is greedy.")] = 1.0,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of sampling; 0 is greedy. By default a run's own, else 1.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default what there is.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …; by default the checkpoint's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides problems and samples.")] = 0,
@@ -60,7 +62,7 @@ def evaluate(
     import gymnasium as gym
     from gymnasium.vector import AutoresetMode
 
-    from mathturn_gym.cli.policies import load_policy
+    from mathturn_gym.decoding import load_policy
     from mathturn_gym.problems import FiniteSource, ProblemFile, load_problems
 
     console = Console()
@@ -87,22 +89,14 @@ def evaluate(
         "skip_bad_rows": skip_bad_rows,
     }
     folder = _Folder(out, settings, resume=resume, overwrite=overwrite)
-    named = load_policy(
-        policy,
-        tokenizer=tokenizer,
-        temperature=temperature,
-        device=device,
-        dtype=dtype,
-        system_prompt=system_prompt,
-        seed=seed,
-    )
+    player = load_policy(policy, tokenizer=tokenizer, temperature=temperature, device=device, dtype=dtype, seed=seed)
     env = gym.make_vec(
         env_id,
         num_envs=max(1, min(num_envs, total)),
         vectorization_mode="vector_entry_point",
         autoreset_mode=AutoresetMode.DISABLED,
         problems=source,
-        tokenizer=named.dialogue.tokenizer,
+        tokenizer=player.tokenizer,
         system_prompt=system_prompt,
         num_turns=num_turns,
         feedback=feedback,
@@ -112,7 +106,7 @@ def evaluate(
     try:
         done = play_and_keep(
             env,
-            named.policy,
+            player,
             total,
             folder.episodes_path,
             console=console,

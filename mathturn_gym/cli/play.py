@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mathturn_gym.cli.policies import POLICY_HELP
+from mathturn_gym.decoding import POLICY_NAMES
 
 __all__ = ["play"]
 
 
 def play(
-    watch: Annotated[str | None, typer.Option(help=f"Watch a policy instead of playing: {POLICY_HELP}")] = None,
+    watch: Annotated[str | None, typer.Option(help=f"Watch a policy instead of playing: {POLICY_NAMES}")] = None,
     problems: Annotated[str, typer.Option(help="Built-in name or a .jsonl file.")] = "lins:test",
     env_id: Annotated[str, typer.Option("--env", help="Environment id.")] = "MathMultiTurnUntilCorrect-v0",
     num_turns: Annotated[int, typer.Option(help="Turns of an episode.")] = 4,
@@ -30,14 +30,15 @@ def play(
     import gymnasium as gym
     import numpy as np
 
-    from mathturn_gym.cli.policies import load_policy
+    from mathturn_gym.decoding import load_policy
+    from mathturn_gym.dialogue import Dialogue
     from mathturn_gym.seeding import derive_seed
     from mathturn_gym.testing import ScriptedPolicy
 
     console = Console()
-    named = load_policy(watch or "random")
-    dialogue = named.dialogue
-    policy = named.policy if watch else ScriptedPolicy(lambda context: _ask(console), dialogue)
+    watched = load_policy(watch or "random")
+    dialogue = Dialogue(watched.tokenizer)
+    policy = watched if watch else ScriptedPolicy(lambda context: _ask(console), dialogue)
     env = gym.make(
         env_id,
         render_mode="human",

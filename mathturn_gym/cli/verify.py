@@ -181,7 +181,7 @@ def _audit(
     file: Path | None, verifiers: list[str], form: str, limit: int | None, out: Path | None, show_wrong: int
 ) -> None:
     from mathturn_gym.errors import check_int, raise_unknown_name
-    from mathturn_gym.verifier.audit import audit, check_verifier_name, load_cases
+    from mathturn_gym.verifier.audit import check_verifier_name, load_cases, run_audit
 
     if form not in ("evaluated", "equivalent"):
         raise_unknown_name("form", form, ["evaluated", "equivalent"])
@@ -196,7 +196,7 @@ def _audit(
     with _progress(console) as progress:
         for name in verifiers:
             task = progress.add_task(name, total=len(cases))
-            reports.append(audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
+            reports.append(run_audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
     Console().print(_table(reports))
     for report in reports:
         for case in report.wrong()[:show_wrong]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from mathturn_gym.verifier.rational import rational
+from mathturn_gym.verifier import answer_key, literal_value
 
 __all__ = ["grade"]
 
@@ -28,7 +28,7 @@ def grade(answer: str, gold: Sequence[str], texts: Mapping[str, str]) -> list[st
     ours, theirs = _elements(answer), _elements(gold[0])
     if theirs is not None and len(theirs) > 1:
         return _tuple(ours or [answer], theirs, texts)
-    value, wanted = rational(answer), rational(gold[0])
+    value, wanted = literal_value(answer), literal_value(gold[0])
     return [] if value is None or wanted is None else _number(value, wanted, texts)
 
 
@@ -52,13 +52,10 @@ def _number(value: Fraction, wanted: Fraction, texts: Mapping[str, str]) -> list
 def _tuple(ours: Sequence[str], theirs: Sequence[str], texts: Mapping[str, str]) -> list[str]:
     if len(ours) != len(theirs):
         return [texts["count"].replace("{count}", str(len(theirs)))]
-    right = [str(k) for k, (a, b) in enumerate(zip(ours, theirs, strict=True), start=1) if _same(a, b)]
+    right = [
+        str(k) for k, (a, b) in enumerate(zip(ours, theirs, strict=True), start=1) if answer_key(a) == answer_key(b)
+    ]
     return [texts["elements"].replace("{which}", ", ".join(right))] if right else [texts["no_element"]]
-
-
-def _same(left: str, right: str) -> bool:
-    a, b = rational(left), rational(right)
-    return a == b if a is not None and b is not None else "".join(left.split()) == "".join(right.split())
 
 
 def _elements(text: str) -> list[str] | None:

@@ -27,7 +27,7 @@ from mathturn_gym.feedback.grading import grade
 from mathturn_gym.feedback.texts import TEXTS, FeedbackContext
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Status
-from mathturn_gym.verifier.judge import MAX_ANSWER, prepare
+from mathturn_gym.verifier import is_readable
 
 __all__ = ["MODES", "Mode", "areal", "plain"]
 
@@ -58,17 +58,9 @@ def reason(context: FeedbackContext, language: str) -> str:
         return texts["undecided"]
     if verdict.status is Status.WRONG and verdict.reason == "unevaluated":
         return texts["unevaluated"]
-    if verdict.status is Status.WRONG and verdict.answer is not None and not _readable(verdict.answer):
+    if verdict.status is Status.WRONG and verdict.answer is not None and not is_readable(verdict.answer):
         return texts["unreadable"]
     return plain(context, language)
-
-
-def _readable(answer: str) -> bool:
-    """Whether the verifier takes it for mathematics, words or a choice, whatever the gold answer is."""
-    if len(answer) > MAX_ANSWER:
-        return False
-    read = prepare(answer)
-    return read.value is not None or bool(read.readings) or read.word is not None or read.choice is not None
 
 
 def graded(context: FeedbackContext, language: str) -> str:

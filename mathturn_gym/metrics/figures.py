@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from mathturn_gym.metrics.bootstrap import Floats, cluster_sums
-from mathturn_gym.metrics.samples import answer_key, majority_at_k, pass_at_k
+from mathturn_gym.metrics.samples import majority_at_k, pass_at_k
 from mathturn_gym.types import Episode, Status, StopReason
+from mathturn_gym.verifier import answer_key
 
 __all__ = [
     "MEANING",

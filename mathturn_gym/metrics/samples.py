@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
 from mathturn_gym.errors import InvalidValueError, check_int
+from mathturn_gym.verifier import answer_key
 
-__all__ = ["answer_key", "majority_at_k", "pass_at_k"]
-
-_NUMBER = re.compile(r"[-+]?\d{1,40}(?:\.\d{1,40}|/\d{1,40})?")
+__all__ = ["majority_at_k", "pass_at_k"]
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
@@ -88,18 +86,3 @@ def _others(counts: list[int], silent: int, size: int, votes: int) -> Fraction:
         ),
         Fraction(0),
     )
-
-
-def answer_key(answer: str) -> str:
-    """What two spellings of one answer share: the value of a plain number, else the text without white space.
-
-    >>> answer_key(" 0.50"), answer_key("1/2"), answer_key("x + 1")
-    ('1/2', '1/2', 'x+1')
-    """
-    text = answer.strip()
-    if _NUMBER.fullmatch(text):
-        try:
-            return str(Fraction(text))
-        except ZeroDivisionError:
-            return text
-    return "".join(text.split())

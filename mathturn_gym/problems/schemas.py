@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 from mathturn_gym.types import Problem
-from mathturn_gym.verifier.extract import extract
+from mathturn_gym.verifier import extract
 
 __all__ = ["KNOWN", "SCHEMAS", "Mapper", "RowError", "Schema", "read_row", "text_field"]
 

@@ -2,13 +2,35 @@
 
 Usable alone: importing it loads neither Gymnasium, torch, sympy nor math-verify; symbolic work happens in processes
 of its own.
+
+    Verifier, Verdict, Status     a response and a gold answer in, a verdict out
+    explain                       a verdict in words
+    extract, Extraction           which part of a response is its answer
+    answer_key                    one canonical form for all spellings of an answer
+    literal_value, is_readable    what an answer is, without a gold to compare it with
+    Gold                          the type of accepted answers: a text or several
+
+`mathturn_gym.verifier.audit` measures verifiers on labelled cases. Everything whose module begins with `_` is internal.
 """
 
 from __future__ import annotations
 
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier.core import Verifier
-from mathturn_gym.verifier.explain import explain
-from mathturn_gym.verifier.extract import Extraction, extract
+from mathturn_gym.verifier._explain import explain
+from mathturn_gym.verifier._verifier import Gold, Verifier
+from mathturn_gym.verifier.reading._answers import answer_key, is_readable
+from mathturn_gym.verifier.reading._extraction import Extraction, extract
+from mathturn_gym.verifier.reading._numbers import literal_value
 
-__all__ = ["Extraction", "Status", "Verdict", "Verifier", "explain", "extract"]
+__all__ = [
+    "Extraction",
+    "Gold",
+    "Status",
+    "Verdict",
+    "Verifier",
+    "answer_key",
+    "explain",
+    "extract",
+    "is_readable",
+    "literal_value",
+]

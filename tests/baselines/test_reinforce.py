@@ -15,9 +15,9 @@ import torch
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.reinforce import TurnBaseline
 from mathturn_gym.baselines.runs import load_checkpoint, read_metrics
-from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.baselines.trainer import accuracy_by_turn
 from mathturn_gym.baselines.training import make_trainer, train
+from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Status, Verdict
@@ -70,7 +70,7 @@ def test_a_run_leaves_files_that_load(tmp_path: Path) -> None:
 
 
 def test_training_changes_the_weights_and_a_seed_repeats_it(tmp_path: Path) -> None:
-    start = CausalLMPolicy.from_pretrained(TINY_PATH)
+    start = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
     first, again, other = (
         train(small(tmp_path / name, seed=seed, episodes=16)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
@@ -144,13 +144,13 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(safetensors.torch, "save_file", full_disk)
         with pytest.raises(OSError, match="no space"):
-            folder.save(trainer.policy.model, trainer.policy.tokenizer, trainer.state())
+            folder.save(trainer.policy, trainer.state())
     assert same_weights(CausalLMPolicy.from_pretrained(folder.checkpoint_path), result.policy)
     # Died between the two renames: the old one is taken back.
     folder.checkpoint_path.rename(folder.path / ".checkpoint.old")
     assert folder.has_checkpoint()
     assert load_checkpoint(folder.checkpoint_path).iteration == 2
-    folder.save(trainer.policy.model, trainer.policy.tokenizer, trainer.state())
+    folder.save(trainer.policy, trainer.state())
     assert load_checkpoint(folder.checkpoint_path).steps == 4
 
 
@@ -174,7 +174,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
 def test_a_config_that_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="unknown problems 'lns"):
         train(small(tmp_path / "run", problems="lns"))
-    with pytest.raises(CheckpointError, match="nowhere"):
+    with pytest.raises(InvalidValueError, match=r"unknown policy .*nowhere"):
         train(small(tmp_path / "run", model=str(tmp_path / "nowhere")))
     assert not (tmp_path / "run").exists()
 

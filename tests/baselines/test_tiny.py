@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathturn_gym.baselines.tiny import PHRASES, TINY_PATH, make_tiny_model, train_tokenizer
+from mathturn_gym.baselines.tiny import PHRASES, make_tiny_model, train_tokenizer
+from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.dialogue import Dialogue, load_tokenizer
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.problems import load_problems
@@ -75,13 +76,13 @@ def test_it_adds_no_beginning_and_no_system_message() -> None:
 def test_training_makes_the_shipped_tokenizer_again() -> None:
     trained: Any = train_tokenizer()
     assert trained.get_vocab() == TOKENIZER.get_vocab()
-    shipped = json.loads((TINY_PATH / "tokenizer.json").read_text(encoding="utf-8"))
+    shipped = json.loads((BUILTIN_PATH / "tokenizer.json").read_text(encoding="utf-8"))
     assert json.loads(trained.backend_tokenizer.to_str())["model"] == shipped["model"]
     assert trained.chat_template == TOKENIZER.chat_template
 
 
 def test_the_shipped_folder_is_small_and_has_no_code() -> None:
-    files = {file.name: file.stat().st_size for file in TINY_PATH.iterdir()}
+    files = {file.name: file.stat().st_size for file in BUILTIN_PATH.iterdir()}
     assert sum(files.values()) < 600_000
     assert {name.rpartition(".")[2] for name in files} == {"json", "safetensors", "jinja"}
     assert "generation_config.json" not in files

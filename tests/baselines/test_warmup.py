@@ -10,9 +10,10 @@ import torch
 
 from mathturn_gym.baselines import warmup as module
 from mathturn_gym.baselines.recipes import TINY, WORLD
-from mathturn_gym.baselines.tiny import TINY_PATH, Shape, make_tiny_model, train_tokenizer
+from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
 from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy, warmup, warmup_dialogue
+from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.dialogue import Dialogue
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 from mathturn_gym.metrics import summarize
@@ -55,7 +56,7 @@ def test_the_same_seed_writes_the_same_files(tmp_path: Path) -> None:
     first, again, other = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
     assert first == again
     assert {name for name in first if first[name] != other[name]} == {"model.safetensors"}
-    assert set(first) == {file.name for file in TINY_PATH.iterdir()}
+    assert set(first) == {file.name for file in BUILTIN_PATH.iterdir()}
     assert torch.get_num_threads() == threads
 
 
@@ -167,7 +168,7 @@ def test_only_right_answers_are_learned_in_the_world_and_only_of_the_train_split
 
 
 def test_first_try_accuracy_is_that_of_the_parts() -> None:
-    policy = CausalLMPolicy.from_pretrained(TINY_PATH)
+    policy = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
     figures = first_try_accuracy(policy, TINY, "test", episodes=256)
     assert list(figures) == ["lins", "add1", "guess8"]
     assert figures["lins"].count == 256
@@ -202,7 +203,7 @@ def test_only_right_answers_and_blind_guesses_are_learned_and_only_of_the_train_
 
 
 def test_the_shipped_checkpoint_has_the_format_and_is_weak() -> None:
-    policy = CausalLMPolicy.from_pretrained(TINY_PATH)
+    policy = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
     assert policy.model.dtype == torch.float32
     assert 0.3 < accuracy(policy, "lins:test", "acc@1", 1, 512) < 0.45
     # Guessing blindly among ten digits for three turns solves 0.27.

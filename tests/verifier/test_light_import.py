@@ -12,7 +12,7 @@ from mathturn_gym.verifier import Verifier
 with Verifier(form="equivalent", timeout=30.0) as verifier:
     assert verifier.verify("\\\\boxed{x+1}", "1+x").correct
     assert verifier.verify("\\\\boxed{\\\\sum_{k=1}^{3} k}", "6").tier == "symbolic"
-from mathturn_gym.verifier.audit_child import peak_memory_mb
+from mathturn_gym.verifier.audit._child import peak_memory_mb
 print(*sorted(name for name in %r if name in sys.modules), int(peak_memory_mb()))
 """
 

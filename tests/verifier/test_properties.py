@@ -13,14 +13,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mathturn_gym.verifier import Status, Verifier
-from mathturn_gym.verifier.compare import same
-from mathturn_gym.verifier.fields import ExactField, FloatField, evaluate, exact
-from mathturn_gym.verifier.judge import judge, prepare
-from mathturn_gym.verifier.nodes import ParseError, UndefinedError
-from mathturn_gym.verifier.parser import parse
-from mathturn_gym.verifier.pool import shared_pool
-from mathturn_gym.verifier.precise import PreciseField, precisely
-from mathturn_gym.verifier.scalar import Rounding, same_scalar
+from mathturn_gym.verifier.reading._nodes import ParseError, UndefinedError
+from mathturn_gym.verifier.reading._parser import parse
+from mathturn_gym.verifier.reading._prepared import prepare
+from mathturn_gym.verifier.symbolic._pool import shared_pool
+from mathturn_gym.verifier.tiers._decide import decide
+from mathturn_gym.verifier.tiers._fields import ExactField, FloatField, exact
+from mathturn_gym.verifier.tiers._precise import PreciseField, precisely
+from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
+from mathturn_gym.verifier.tiers._structure import same
 
 X, Y = sympy.symbols("x y", positive=True)
 EXACT = Rounding()
@@ -165,7 +166,7 @@ def test_fields_agree_where_more_than_one_has_a_value(tree: Tree) -> None:
     node = parse(latex(tree)).node
     rational = exact(node)
     try:
-        approximate, error = evaluate(node, FloatField({}))
+        approximate, error = FloatField({}).visit(node)
     except UndefinedError:
         return
     assert error < 1.0 + abs(approximate)
@@ -173,7 +174,7 @@ def test_fields_agree_where_more_than_one_has_a_value(tree: Tree) -> None:
         assert abs(approximate - float(rational)) <= 4 * error + 1e-300
     with precisely():
         try:
-            real, imaginary = evaluate(node, PreciseField({}))
+            real, imaginary = PreciseField({}).visit(node)
         except ArithmeticError:
             return
         assert abs(approximate - complex(float(real), float(imaginary))) <= 4 * error + 1e-12 * abs(approximate)
@@ -186,7 +187,7 @@ spellings = st.tuples(st.integers(-999, 999), st.integers(1, 60)).map(lambda pai
 @given(spellings, spellings, st.sampled_from(["%s/%s", "\\frac{%s}{%s}", "(%s)/%s"]))
 def test_the_rational_tier_agrees_with_the_trees(gold: Fraction, answer: Fraction, form: str) -> None:
     texts = [form % (value.numerator, value.denominator) for value in (gold, answer)]
-    finding = judge(prepare(texts[0]), prepare(texts[1]), evaluated=False, rounding=EXACT)
+    finding = decide(prepare(texts[0]), prepare(texts[1]), evaluated=False, rounding=EXACT)
     assert (finding.status is Status.RIGHT) == (gold == answer)
     assert same(parse(texts[0]).node, parse(texts[1]).node, EXACT) is (gold == answer)
 
@@ -199,7 +200,7 @@ def polynomial(coefficients: list[int]) -> str:
     return "".join(terms) or "0"
 
 
-def test_the_trees_agree_with_the_symbolic_judge() -> None:
+def test_the_trees_agree_with_the_symbolic_workers() -> None:
     # Polynomials and radicals, on which math-verify can be relied; in one batch, since each case takes milliseconds.
     texts = [polynomial([a, b, 1]) for a in (-2, 3) for b in (-1, 4)] + [
         "2\\sqrt{3}",
@@ -208,11 +209,11 @@ def test_the_trees_agree_with_the_symbolic_judge() -> None:
         "\\frac{7}{2}",
     ]
     pairs = [(first, second) for first in texts for second in texts]
-    outcomes = shared_pool(20.0, 1024, 2).judge(pairs)
-    for (gold, answer), outcome in zip(pairs, outcomes, strict=True):
+    results = shared_pool(20.0, 1024, 2).compare(pairs)
+    for (gold, answer), result in zip(pairs, results, strict=True):
         found = same(parse(gold).node, parse(answer).node, EXACT)
         assert found is not None
-        assert outcome.name == ("equal" if found else "different"), (gold, answer)
+        assert result.name == ("equal" if found else "different"), (gold, answer)
 
 
 pieces = st.sampled_from(
@@ -294,9 +295,9 @@ def test_nothing_that_is_written_raises(first: str, second: str) -> None:
     assert verdict.status in Status
     again = verifier.verify(f"\\boxed{{{first}}}", "42")
     assert again.status in Status
-    # Trees of both sides, without the symbolic judge.
-    finding = judge(prepare(second), prepare(first), evaluated=False, rounding=EXACT)
-    assert finding == judge(prepare(second), prepare(first), evaluated=False, rounding=EXACT)
+    # Trees of both sides, without the symbolic workers.
+    finding = decide(prepare(second), prepare(first), evaluated=False, rounding=EXACT)
+    assert finding == decide(prepare(second), prepare(first), evaluated=False, rounding=EXACT)
 
 
 @settings(max_examples=300)
@@ -305,7 +306,7 @@ def test_an_answer_equals_itself(text: str) -> None:
     assume(text.strip() and "\\boxed" not in text and "\\fbox" not in text)
     prepared = prepare(text.strip())
     assume(prepared.squeezed)
-    assert judge(prepared, prepare(text.strip()), evaluated=True, rounding=EXACT).status is Status.RIGHT
+    assert decide(prepared, prepare(text.strip()), evaluated=True, rounding=EXACT).status is Status.RIGHT
 
 
 @settings(max_examples=300)
@@ -322,7 +323,7 @@ def test_parsing_ends_in_a_tree_or_a_parse_error(text: str) -> None:
 def test_sixty_digits_are_sixty_digits(value: float, name: str) -> None:
     node = parse(f"\\{name}({Fraction(value)})").node if name != "exp" else parse(f"e^{{{Fraction(value)}}}").node
     with precisely():
-        real, _ = evaluate(node, PreciseField({}))
+        real, _ = PreciseField({}).visit(node)
     with mpmath.workdps(70):
         argument = mpmath.mpf(value)
         wanted = {"sin": mpmath.sin, "cos": mpmath.cos, "exp": mpmath.exp, "arctan": mpmath.atan}[name](argument)
@@ -333,12 +334,12 @@ def test_exact_powers_and_roots_are_bounded() -> None:
     field = ExactField()
     for text in ("2^{10^{9}}", "(10^{9})!", "\\binom{10^9}{5}", "0^{-1}", "\\sqrt{2}", "0^0"):
         try:
-            value = evaluate(parse(text).node, field)
+            value = field.visit(parse(text).node)
         except UndefinedError:
             continue
         raise AssertionError((text, value))
-    assert evaluate(parse("\\sqrt[3]{27}\\cdot 4^{3/2}").node, field) == 24
-    assert math.isclose(float(evaluate(parse("\\binom{40}{20}").node, field)), math.comb(40, 20))
+    assert field.visit(parse("\\sqrt[3]{27}\\cdot 4^{3/2}").node) == 24
+    assert math.isclose(float(field.visit(parse("\\binom{40}{20}").node)), math.comb(40, 20))
 
 
 boxes = st.sampled_from(

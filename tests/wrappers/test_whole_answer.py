@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import mathturn_gym  # registers the ids
-from mathturn_gym.baselines.masking import answer_ids
+from mathturn_gym.decoding.grammar import answer_ids
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError
 from mathturn_gym.wrappers import WholeAnswerEnv

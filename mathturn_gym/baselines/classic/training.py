@@ -29,11 +29,11 @@ from mathturn_gym.baselines.classic.features import WindowTransformer, language_
 from mathturn_gym.baselines.classic.policy import Sb3Policy
 from mathturn_gym.baselines.classic.settings import CLASSIC, ClassicConfig, algorithm_class
 from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.baselines.masking import answer_grammar, answer_ids
 from mathturn_gym.baselines.process import cpu_threads, interrupt_flag
 from mathturn_gym.baselines.runs import RunFolder
-from mathturn_gym.baselines.tiny import TINY_PATH
 from mathturn_gym.baselines.trainer import accuracy_by_turn, make_vec
+from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.decoding.grammar import answer_grammar, answer_ids
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, PolicyError
 from mathturn_gym.problems import Curriculum, load_problems
@@ -149,7 +149,7 @@ class ClassicRun:
         )
         self.model = self._make_model()
         if settings["warm_start"]:
-            load_language_model(self.model.policy, TINY_PATH, None if masks else ids)
+            load_language_model(self.model.policy, BUILTIN_PATH, None if masks else ids)
 
     def policy(self) -> Sb3Policy:
         """The model as a `Policy`."""
@@ -230,7 +230,7 @@ class ClassicRun:
             if config.algorithm == "qr_dqn":
                 policy["n_quantiles"] = settings["quantiles"]
         else:
-            policy = language_model_kwargs(TINY_PATH, share_features_extractor=settings["share_trunk"])
+            policy = language_model_kwargs(BUILTIN_PATH, share_features_extractor=settings["share_trunk"])
             if not settings["warm_start"]:  # the extractor draws its own first weights
                 policy["features_extractor_kwargs"] = sizes
         if (

@@ -14,8 +14,9 @@ from gymnasium import spaces
 from safetensors.torch import load_file
 
 from mathturn_gym.baselines.classic import WindowTransformer, language_model_kwargs, load_language_model, make_token_env
-from mathturn_gym.baselines.masking import answer_ids
-from mathturn_gym.baselines.tiny import TINY_PATH, Shape, make_tiny_model, train_tokenizer
+from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
+from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.decoding.grammar import answer_ids
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -27,7 +28,7 @@ TASK: dict[str, Any] = {"problems": "lins", "num_turns": 4, "max_completion_toke
 def language_model() -> Any:
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(TINY_PATH)
+    model: Any = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH)
     return model.eval()
 
 
@@ -54,8 +55,8 @@ class TestALanguageModelsPolicy:
         restriction: dict[str, Any] = {"allowed_ids" if masked else "action_ids": IDS}
         env = make_token_env(**TASK, **restriction)
         kind = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
-        model = kind("MlpPolicy", env, policy_kwargs=language_model_kwargs(TINY_PATH), device="cpu", seed=0)
-        load_language_model(model.policy, TINY_PATH, None if masked else IDS)
+        model = kind("MlpPolicy", env, policy_kwargs=language_model_kwargs(BUILTIN_PATH), device="cpu", seed=0)
+        load_language_model(model.policy, BUILTIN_PATH, None if masked else IDS)
         seen = windows(make_token_env(**TASK, action_ids=IDS), 80)
         masks = {"action_masks": np.tile(env.action_masks(), (80, 1))} if masked else {}
         with torch.no_grad():
@@ -71,14 +72,14 @@ class TestALanguageModelsPolicy:
         from sb3_contrib import RecurrentPPO
 
         env = make_token_env(**TASK, action_ids=IDS)
-        kwargs = language_model_kwargs(TINY_PATH, lstm_hidden_size=64)
+        kwargs = language_model_kwargs(BUILTIN_PATH, lstm_hidden_size=64)
         model = RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=kwargs, device="cpu", seed=0)
         before = model.policy.action_net.weight.clone()
-        load_language_model(model.policy, TINY_PATH, IDS)
+        load_language_model(model.policy, BUILTIN_PATH, IDS)
         assert torch.equal(before, model.policy.action_net.weight)
         extractor = model.policy.features_extractor
         assert isinstance(extractor, WindowTransformer)
-        theirs = load_file(TINY_PATH / "model.safetensors")["model.embed_tokens.weight"]
+        theirs = load_file(BUILTIN_PATH / "model.safetensors")["model.embed_tokens.weight"]
         assert torch.equal(extractor.embed_tokens.weight, theirs)
 
     def test_mistakes(self, tmp_path: Path) -> None:
@@ -87,13 +88,13 @@ class TestALanguageModelsPolicy:
         env = make_token_env(**TASK, action_ids=IDS)
         plain = PPO("MlpPolicy", env, device="cpu")
         with pytest.raises(InvalidValueError, match="language_model_kwargs"):
-            load_language_model(plain.policy, TINY_PATH, IDS)
-        model = PPO("MlpPolicy", env, policy_kwargs=language_model_kwargs(TINY_PATH), device="cpu")
+            load_language_model(plain.policy, BUILTIN_PATH, IDS)
+        model = PPO("MlpPolicy", env, policy_kwargs=language_model_kwargs(BUILTIN_PATH), device="cpu")
         with pytest.raises(InvalidValueError, match="must be the 13 ids"):
-            load_language_model(model.policy, TINY_PATH, IDS[:5])
+            load_language_model(model.policy, BUILTIN_PATH, IDS[:5])
         with pytest.raises(CheckpointError, match=r"no readable config\.json"):
             language_model_kwargs(tmp_path)
-        shutil.copytree(TINY_PATH, tmp_path / "model")
+        shutil.copytree(BUILTIN_PATH, tmp_path / "model")
         config = json.loads((tmp_path / "model" / "config.json").read_text())
         (tmp_path / "model" / "model.safetensors").write_bytes(b"broken")
         with pytest.raises(CheckpointError, match=r"no readable model\.safetensors"):

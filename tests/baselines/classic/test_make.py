@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mathturn_gym.baselines.classic import make_token_env
-from mathturn_gym.baselines.masking import answer_ids
+from mathturn_gym.decoding.grammar import answer_ids
 from mathturn_gym.dialogue import load_tokenizer
 
 IDS = answer_ids(load_tokenizer("builtin"))

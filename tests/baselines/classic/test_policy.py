@@ -17,8 +17,8 @@ from mathturn_gym.baselines.classic import (
     load_language_model,
     make_token_env,
 )
-from mathturn_gym.baselines.masking import answer_ids
-from mathturn_gym.baselines.tiny import TINY_PATH
+from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.decoding.grammar import answer_ids
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.rollout import collect
@@ -82,15 +82,15 @@ def test_it_samples_from_the_policys_own_distribution() -> None:
 
 def test_a_language_model_and_its_copy_say_the_same() -> None:
     """At the same seeds: the warm start as it is, and as the policy that a classic algorithm begins with."""
-    from mathturn_gym.baselines.masking import AnswerGrammar, mask_logits
+    from mathturn_gym.decoding.grammar import AnswerGrammar, mask_logits
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-    model, env = model_of("PPO", **language_model_kwargs(TINY_PATH))
-    load_language_model(model.policy, TINY_PATH, IDS)
+    model, env = model_of("PPO", **language_model_kwargs(BUILTIN_PATH))
+    load_language_model(model.policy, BUILTIN_PATH, IDS)
     prompt, _ = env.reset(seed=0)
     contexts = [prompt[prompt < 405]] * 50
     ours = Sb3Policy(model, env).complete(contexts, max_tokens=[6] * 50, seeds=range(50))
-    original: Any = CausalLMPolicy.from_pretrained(TINY_PATH)
+    original: Any = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
     mask_logits(original.model, AnswerGrammar(tuple(IDS), {}))
     theirs = original.complete(contexts, max_tokens=[6] * 50, seeds=range(50))
     assert [one.ids.tolist() for one in ours] == [one.ids.tolist() for one in theirs]

@@ -1,0 +1,72 @@
+"""Decoding: a language model continues contexts of token ids, in this process or on a server.
+
+    PolicyConfig ─► load_policy ─► CausalLMPolicy   a transformers model in this process (`mathturn_gym.wrappers`)
+                                   VLLMPolicy       vLLM in this process
+                                   OpenAIPolicy     servers that take and return token ids
+
+`CausalLMPolicy` runs on the engine here: a loop that refills its batch as requests end (`_loop`), keys and values that
+outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids that are there already (`_scoring`,
+`packed_forward`). Nothing is loaded before it is asked for: `import mathturn_gym.decoding` loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mathturn_gym.decoding._loop import DecodingStats
+    from mathturn_gym.decoding.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
+    from mathturn_gym.decoding.grammar import AnswerGrammar, answer_grammar, answer_ids, mask_logits
+    from mathturn_gym.decoding.loading import load_policy
+    from mathturn_gym.decoding.packed_forward import trained_logits, use_row_attention
+    from mathturn_gym.decoding.sampling import Sampling
+    from mathturn_gym.decoding.servers import AsyncCausalLMPolicy, OpenAIPolicy, VLLMPolicy
+
+__all__ = [
+    "BUILTIN_PATH",
+    "POLICY_NAMES",
+    "AnswerGrammar",
+    "AsyncCausalLMPolicy",
+    "DecodingStats",
+    "OpenAIPolicy",
+    "PolicyConfig",
+    "Sampling",
+    "VLLMPolicy",
+    "answer_grammar",
+    "answer_ids",
+    "load_policy",
+    "mask_logits",
+    "trained_logits",
+    "use_row_attention",
+]
+
+_HOME: Final = {
+    "BUILTIN_PATH": "config",
+    "POLICY_NAMES": "config",
+    "AnswerGrammar": "grammar",
+    "AsyncCausalLMPolicy": "servers",
+    "DecodingStats": "_loop",
+    "OpenAIPolicy": "servers",
+    "PolicyConfig": "config",
+    "Sampling": "sampling",
+    "VLLMPolicy": "servers",
+    "answer_grammar": "grammar",
+    "answer_ids": "grammar",
+    "load_policy": "loading",
+    "mask_logits": "grammar",
+    "trained_logits": "packed_forward",
+    "use_row_attention": "packed_forward",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name's module when the name is first asked for."""
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

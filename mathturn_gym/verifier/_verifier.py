@@ -1,0 +1,354 @@
+"""`Verifier`: a response and a gold answer in, a `Verdict` out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, NamedTuple, Self, TypeAlias
+
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
+from mathturn_gym.types import Status, Verdict
+from mathturn_gym.verifier._quick import quick_integer, quick_verdict
+from mathturn_gym.verifier.reading._extraction import Extraction, extract
+from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, prepare
+from mathturn_gym.verifier.symbolic._pool import SymbolicPool, SymbolicResult, shared_pool
+from mathturn_gym.verifier.tiers._decide import decide
+from mathturn_gym.verifier.tiers._scalar import Rounding
+
+__all__ = ["AnswerForm", "Gold", "TextKind", "Verifier"]
+
+AnswerForm: TypeAlias = Literal["evaluated", "equivalent"]
+TextKind: TypeAlias = Literal["response", "answer"]
+Gold: TypeAlias = str | Sequence[str]
+
+_REMEMBERED = 16_384
+_MAX_REMEMBERED = 400
+_SOMETHING = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z0-9]")
+
+
+class _Decision(NamedTuple):
+    """What is known of an (accepted answers, answer) pair; `open` are the golds that only symbolic work can decide."""
+
+    status: Status
+    reason: str
+    tier: str
+    gold: str
+    open: tuple[str, ...] = ()
+
+
+_OpenCase: TypeAlias = tuple[Gold, str, _Decision]
+
+_RESULTS = {
+    "equal": (Status.RIGHT, "equal"),
+    "different": (Status.WRONG, "different"),
+    "unparsed": (Status.WRONG, "not understood"),
+    "timeout": (Status.UNDECIDED, "time limit"),
+    "memory": (Status.UNDECIDED, "memory limit"),
+    "crash": (Status.UNDECIDED, "symbolic worker failed"),
+}
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads in which `averify` waits for symbolic workers: as many as may be waiting, not as many as there are cores."""
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="mathturn-verify")
+
+
+# A forked process inherits the object, and none of its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
+class Verifier:
+    r"""Judges answers to mathematics problems.
+
+    Certain and quick tiers work in the calling process; what they leave open goes to symbolic workers, processes with
+    a limit of time and memory, which start when they are first needed and are shared by all verifiers of a process
+    with the same limits. A verifier may be used from any number of threads, and by a forked process.
+
+    Args:
+        form: `"evaluated"`: where the gold is a literal number, an answer that still has arithmetic to do is wrong;
+            `"equivalent"`: mathematical equality alone.
+        timeout: Seconds of symbolic work that one case may take, > 0.
+        memory_mb: Address space that a symbolic worker may take, in MiB, at least 256.
+        workers: Symbolic workers.
+        last_number: Take the last number of a response where nothing marks its answer.
+        rel_tol: Relative difference at which numbers count as equal; 0 for equality only (0.33 is not 1/3).
+        decimals: Compare numbers after rounding both to this many places; None for no rounding.
+
+    Raises:
+        InvalidValueError: an argument outside what is allowed.
+
+    >>> with Verifier() as verifier:
+    ...     [verifier.verify(text, "46").reason for text in ("So \\boxed{46.0}.", "\\boxed{12+34}", "It is 46?")]
+    ['equal', 'unevaluated', 'no answer found']
+    """
+
+    def __init__(
+        self,
+        form: AnswerForm = "evaluated",
+        timeout: float = 1.0,
+        memory_mb: int = 1024,
+        workers: int = 2,
+        *,
+        last_number: bool = False,
+        rel_tol: float = 0.0,
+        decimals: int | None = None,
+    ) -> None:
+        if form not in ("evaluated", "equivalent"):
+            raise_unknown_name("form", form, ["evaluated", "equivalent"])
+        self.form: AnswerForm = form
+        self.timeout = check_float("timeout", timeout, low=1e-3, high=3600.0)
+        self.memory_mb = check_int("memory_mb", memory_mb, low=256)
+        self.workers = check_int("workers", workers, low=1, high=256)
+        self.last_number = bool(last_number)
+        places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
+        self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
+        self._exact = self.rounding.exact
+        self._pool: SymbolicPool | None = None
+        self._known: dict[tuple[Gold, str], _Decision] = {}
+        self._lock = threading.Lock()
+
+    def verify(self, response: str, gold: Gold, *, kind: TextKind = "response") -> Verdict:
+        """Judges one response.
+
+        Args:
+            response: What the model wrote; anything.
+            gold: The accepted answer, or several.
+            kind: `"response"`: find the answer in the text; `"answer"`: the text is the answer.
+
+        Raises:
+            InvalidValueError: `gold` or `kind` is not what is allowed, or `response` is no text.
+            VerifierError: the symbolic workers do not start.
+        """
+        start = time.perf_counter()
+        if kind == "response" and self._exact:
+            verdict = quick_integer(response, gold, start)
+            if verdict is not None:
+                return verdict
+        verdict, left = self._begin_slowly(response, gold, kind, start)
+        if verdict is None:
+            assert left is not None
+            found, case = left
+            questions = _Questions(self)
+            questions.ask(case)
+            decision, _ = self._decided(case, questions)
+            verdict = _verdict(decision, found, time.perf_counter() - start)
+        return verdict
+
+    def verify_batch(
+        self, responses: Sequence[str], golds: Sequence[Gold], *, kind: TextKind = "response"
+    ) -> list[Verdict]:
+        """Judges many responses; the verdicts are in their order, and slow cases do not delay the others.
+
+        Args:
+            responses: What the model wrote.
+            golds: The accepted answer, or several, of each response.
+            kind: As in `verify`.
+
+        Raises:
+            InvalidValueError: lengths that differ, or what `verify` raises.
+            VerifierError: the symbolic workers do not start.
+        """
+        if len(responses) != len(golds):
+            raise InvalidValueError(f"golds must have one entry a response: {len(golds)} for {len(responses)}")
+        verdicts: list[Verdict | None] = []
+        left: list[tuple[int, Extraction, _OpenCase]] = []
+        questions = _Questions(self)
+        try:
+            for index, (response, gold) in enumerate(zip(responses, golds, strict=True)):
+                verdict, rest = self._begin(response, gold, kind, time.perf_counter())
+                verdicts.append(verdict)
+                if rest is not None:
+                    left.append((index, *rest))
+                    # The workers begin while the other cases are still being read.
+                    questions.ask(rest[1])
+            for index, found, case in left:
+                decision, seconds = self._decided(case, questions)
+                verdicts[index] = _verdict(decision, found, seconds)
+        finally:
+            questions.drop()
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    async def averify(self, response: str, gold: Gold, *, kind: TextKind = "response") -> Verdict:
+        """`verify` without blocking the event loop while symbolic workers are busy."""
+        verdict, _ = self._begin(response, gold, kind, time.perf_counter())
+        if verdict is not None:
+            return verdict
+        work = functools.partial(self.verify, response, gold, kind=kind)
+        return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+
+    def _begin(
+        self, response: str, gold: Gold, kind: TextKind, start: float
+    ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
+        """A verdict, or what is left for the symbolic workers."""
+        if kind == "response" and self._exact:
+            verdict = quick_integer(response, gold, start)
+            if verdict is not None:
+                return verdict, None
+        return self._begin_slowly(response, gold, kind, start)
+
+    def _begin_slowly(
+        self, response: str, gold: Gold, kind: TextKind, start: float
+    ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
+        if type(gold) is tuple and len(gold) == 1 and type(gold[0]) is str:
+            gold = gold[0]
+        accepted, found = self._read(response, gold, kind)
+        if found is None:
+            return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start), None
+        decision = self._decide(accepted, found.text)
+        if decision.open:
+            return None, (found, (accepted, found.text, decision))
+        return _verdict(decision, found, time.perf_counter() - start), None
+
+    def _read(self, response: str, gold: Gold, kind: TextKind) -> tuple[Gold, Extraction | None]:
+        """The gold, hashable, and the answer as it stands in the response."""
+        if not isinstance(response, str):
+            raise InvalidValueError(f"response must be a text, got {type(response).__name__}")
+        if not isinstance(gold, str) and not (isinstance(gold, Sequence) and all(isinstance(g, str) for g in gold)):
+            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
+        accepted = gold if isinstance(gold, str) else tuple(gold)
+        if not accepted or (isinstance(accepted, str) and not accepted.strip()):
+            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
+        if kind == "response":
+            return accepted, extract(response, last_number=self.last_number)
+        if kind != "answer":
+            raise_unknown_name("kind", kind, ["response", "answer"])
+        text = response.strip()
+        start = len(response) - len(response.lstrip())
+        return accepted, Extraction(text, start, start + len(text), "answer") if text else None
+
+    def _decide(self, accepted: Gold, answer: str) -> _Decision:
+        """What is remembered of a pair, or what the tiers in this process find."""
+        known = self._known.get((accepted, answer))
+        if known is not None:
+            return known
+        decision = self._decide_now((accepted,) if isinstance(accepted, str) else tuple(accepted), answer)
+        if not decision.open:
+            self._remember(accepted, answer, decision)
+        return decision
+
+    def _remember(self, accepted: Gold, answer: str, decision: _Decision) -> None:
+        if len(answer) > _MAX_REMEMBERED:
+            return
+        with self._lock:
+            if len(self._known) >= _REMEMBERED:
+                for key in list(self._known)[: _REMEMBERED // 4]:
+                    del self._known[key]
+            self._known[accepted, answer] = decision
+
+    def _decide_now(self, accepted: tuple[str, ...], answer: str) -> _Decision:
+        if not all(isinstance(text, str) and text.strip() for text in accepted):
+            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {accepted!r}")
+        if len(answer) > MAX_ANSWER:
+            equal = [text for text in accepted if text.strip() == answer]
+            if equal:
+                return _Decision(Status.RIGHT, "equal", "exact", equal[0])
+            return _Decision(Status.UNDECIDED, "answer too long", "exact", accepted[-1])
+        decision = _Decision(Status.UNDECIDED, "", "", accepted[-1])
+        left: list[str] = []
+        for gold in accepted:
+            if answer == gold and _SOMETHING.search(answer):
+                # Nothing needs to be read to see that a text is itself.
+                return _Decision(Status.RIGHT, "equal", "exact", gold)
+            finding = decide(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
+            if finding.status is None:
+                left.append(gold)
+            else:
+                decision = _Decision(finding.status, finding.reason, finding.tier, gold)
+            if finding.status is Status.RIGHT:
+                return decision
+        return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left)) if left else decision
+
+    def _decided(self, case: _OpenCase, questions: _Questions) -> tuple[_Decision, float]:
+        """What the symbolic workers found, which is remembered, and the seconds it took them."""
+        accepted, answer, decision = case
+        found = [(gold, questions.answer(gold, answer)) for gold in decision.open]
+        verdict = _combined(found)
+        self._remember(accepted, answer, verdict)
+        return verdict, sum(result.seconds for _, result in found)
+
+    def _symbolic(self) -> SymbolicPool:
+        if self._pool is None:
+            self._pool = shared_pool(self.timeout, self.memory_mb, self.workers)
+        return self._pool
+
+    def warm(self) -> None:
+        """Starts the symbolic workers now, rather than at the first case that needs them.
+
+        Raises:
+            VerifierError: they do not start.
+        """
+        self._symbolic().start()
+
+    def close(self) -> None:
+        """Lets go of the workers; they end when no other verifier of the process uses them. May be used again."""
+        self._pool = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy (in another process, for example) starts with the same settings, and workers of its own."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_pool", "_lock", "_known")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._pool, self._known, self._lock = None, {}, threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Questions:
+    """Questions of one call to the symbolic workers: each pair is asked once, and answers are waited for when needed."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._pool: SymbolicPool | None = None
+        self._tickets: dict[tuple[str, str], int] = {}
+        self._results: dict[tuple[str, str], SymbolicResult] = {}
+
+    def ask(self, case: _OpenCase) -> None:
+        """Sends what is open of a case."""
+        if self._pool is None:
+            self._pool = self._verifier._symbolic()
+        for gold in case[2].open:
+            pair = prepare(gold).text, prepare(case[1]).text
+            if pair not in self._tickets:
+                self._tickets[pair] = self._pool.submit(*pair)
+
+    def answer(self, gold: str, answer: str) -> SymbolicResult:
+        """Waits for an result."""
+        assert self._pool is not None
+        pair = prepare(gold).text, prepare(answer).text
+        if pair not in self._results:
+            self._results[pair] = self._pool.wait(self._tickets[pair])
+        return self._results[pair]
+
+    def drop(self) -> None:
+        """Gives up what has not been waited for (another case of the batch was the user's mistake)."""
+        for pair, ticket in self._tickets.items():
+            if pair not in self._results and self._pool is not None:
+                self._pool.drop(ticket)
+
+
+def _combined(found: Sequence[tuple[str, SymbolicResult]]) -> _Decision:
+    """Right where one accepted answer is met, undecided where one was not looked into to the end."""
+    decisions = [_Decision(*_RESULTS[result.name], "symbolic", gold) for gold, result in found]
+    for status in (Status.RIGHT, Status.UNDECIDED):
+        for decision in decisions:
+            if decision.status is status:
+                return decision
+    return decisions[-1]
+
+
+def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
+    status, reason, tier, gold, _ = decision
+    return quick_verdict(status, reason, found.text, (found.start, found.end), gold, tier, seconds)

@@ -1,0 +1,124 @@
+"""A verifier under audit, in a process of its own: it may hang, crash or eat memory, and the audit goes on.
+
+Run as a file, like `_worker.py`, and spoken to in the same frames: settings, then cases, each answered with what the
+verifier said, its seconds, and the peak memory of the process in MiB.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Check: TypeAlias = Callable[[str, str, str], bool]
+
+
+def _ours(settings: dict[str, Any]) -> Check:
+    from mathturn_gym.verifier import Verifier
+
+    verifier = Verifier(form=settings["form"])
+    verifier.warm()
+    return lambda response, gold, kind: (
+        verifier.verify(response, gold, kind="answer" if kind == "answer" else "response").correct
+    )
+
+
+def _boxed(response: str, kind: str) -> str:
+    return f"\\boxed{{{response}}}" if kind == "answer" else response
+
+
+def _math_verify(settings: dict[str, Any]) -> Check:
+    from math_verify import parse, verify
+
+    def check(response: str, gold: str, kind: str) -> bool:
+        return bool(verify(parse(f"\\boxed{{{gold}}}"), parse(_boxed(response, kind))))
+
+    return check
+
+
+def _trl(settings: dict[str, Any]) -> Check:
+    from trl.rewards import accuracy_reward
+
+    def check(response: str, gold: str, kind: str) -> bool:
+        completions = [[{"role": "assistant", "content": _boxed(response, kind)}]]
+        return bool(accuracy_reward(completions, [f"\\boxed{{{gold}}}"])[0])
+
+    return check
+
+
+def _by_path(settings: dict[str, Any]) -> Check:
+    """`package.module:function`, called with response and gold; a verdict, a truth value or a score above 0.5 is right."""
+    module, _, name = settings["verifier"].partition(":")
+    function = getattr(importlib.import_module(module), name)
+
+    def check(response: str, gold: str, kind: str) -> bool:
+        result = function(_boxed(response, kind), gold)
+        correct = getattr(result, "correct", result)
+        return correct > 0.5 if isinstance(correct, float) else bool(correct)
+
+    return check
+
+
+BUILT_IN: dict[str, Callable[[dict[str, Any]], Check]] = {"mathturn": _ours, "math-verify": _math_verify, "trl": _trl}
+
+
+def main() -> None:
+    """Reads the settings, loads and warms the verifier, says `ready`, and answers cases until its input ends."""
+    sys.path[:0] = [entry for entry in _read(0)["path"] if entry not in sys.path]
+    from mathturn_gym.verifier.symbolic._worker import read_frame, write_frame
+
+    settings = read_frame(0)
+    if settings is None:
+        return
+    logging.disable(logging.CRITICAL)
+    try:
+        check = BUILT_IN.get(settings["verifier"], _by_path)(settings)
+        check("\\boxed{1}", "1", "response")
+    except Exception as error:
+        write_frame(1, {"error": f"{type(error).__name__}: {error}"})
+        return
+    write_frame(1, {"ready": True})
+    while (case := read_frame(0)) is not None:
+        start = time.perf_counter()
+        try:
+            reply: dict[str, Any] = {"correct": check(case["response"], case["gold"], case["kind"])}
+        except Exception as error:  # whatever a verifier under audit raises is its result
+            reply = {"error": f"{type(error).__name__}: {error}"[:500]}
+        reply["seconds"] = time.perf_counter() - start
+        reply["memory_mb"] = peak_memory_mb()
+        write_frame(1, reply)
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process has had, MiB.
+
+    On Linux from /proc: `ru_maxrss` there begins with what the *parent* had when it started us.
+    """
+    try:
+        with Path("/proc/self/status").open(encoding="ascii") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 2**20)
+
+
+def _read(fd: int) -> dict[str, Any]:
+    """The first frame, before anything of the package can be imported: where to import it from."""
+    import json
+    import os
+    import struct
+
+    size = struct.unpack("<I", os.read(fd, 4))[0]
+    body = b""
+    while len(body) < size:
+        body += os.read(fd, size - len(body))
+    path: dict[str, Any] = json.loads(body)
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+r"""One spelling for what is written in many ways: unicode, spacing, fonts, delimiters, thousands, units.
+
+Everything here is a handful of linear passes over a text of bounded length; nothing changes what an answer means.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from mathturn_gym.verifier.reading._extraction import closing_brace
+
+__all__ = ["ROW", "clean", "squeeze"]
+
+ROW = "\x01"
+r"""Stands for LaTeX's row break `\\`, so that no other rule takes its backslashes for a command."""
+
+_UNICODE = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "×": "\\times ", "⋅": "\\cdot ", "·": "\\cdot ",
+    "∙": "\\cdot ", "•": "\\cdot ", "∗": "*", "÷": "\\div ", "∕": "/", "⁄": "/", "π": "\\pi ", "∞": "\\infty ", "√": "\\sqrt ",
+    "≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "∈": "\\in ", "∪": "\\cup ",
+    "∩": "\\cap ", "∖": "\\setminus ", "°": "^\\circ ", "º": "^\\circ ", "±": "\\pm ", "∓": "\\mp ", "ℝ": "\\mathbb{R}",
+    "ℤ": "\\mathbb{Z}", "ℕ": "\\mathbb{N}", "ℚ": "\\mathbb{Q}", "ℂ": "\\mathbb{C}", "∅": "\\emptyset ", "≡": "\\equiv ",
+    "⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "⟨": "\\langle ", "⟩": "\\rangle ", "∧": "\\land ",
+    "∨": "\\lor ", "…": "\\ldots ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": "\\delta ", "θ": "\\theta ",
+    "λ": "\\lambda ", "μ": "\\mu ", "φ": "\\phi ", "ω": "\\omega ", "σ": "\\sigma ", "ρ": "\\rho ", "τ": "\\tau ", "ε": "\\epsilon ",
+    "Δ": "\\Delta ", "‘": "'", "’": "'", "“": '"', "”": '"', "，": ",", "：": ":", "；": ";", "（": "(", "）": ")", "。": ".",
+    "€": "", "£": "", "¥": "", "₹": "", "′": "'",
+}  # fmt: skip
+_SUPER = {
+    "⁰": "0",
+    "¹": "1",
+    "²": "2",
+    "³": "3",
+    "⁴": "4",
+    "⁵": "5",
+    "⁶": "6",
+    "⁷": "7",
+    "⁸": "8",
+    "⁹": "9",
+    "⁻": "-",
+    "ⁿ": "n",
+}
+_SUB = {"₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "₅": "5", "₆": "6", "₇": "7", "₈": "8", "₉": "9"}
+_SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
+_SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
+_NON_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def _ascii(match: re.Match[str]) -> str:
+    char = match.group()
+    if (known := _UNICODE.get(char)) is not None:
+        return known
+    if char.isdecimal():
+        return str(unicodedata.decimal(char))
+    if unicodedata.category(char) in ("Cf", "Mn"):
+        return ""
+    plain = unicodedata.normalize("NFKC", char)
+    if "⁄" in plain:
+        top, bottom = plain.split("⁄", 1)
+        return f"\\frac{{{top}}}{{{bottom}}}"
+    return plain if plain.isascii() else char
+
+
+def _to_ascii(text: str) -> str:
+    text = _SUPER_RUN.sub(lambda run: "^{" + "".join(_SUPER[char] for char in run.group()) + "}", text)
+    text = _SUB_RUN.sub(lambda run: "_{" + "".join(_SUB[char] for char in run.group()) + "}", text)
+    # A vulgar fraction after a digit is a mixed number, which \frac after a digit also is.
+    return _NON_ASCII.sub(_ascii, text)
+
+
+# What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct")
+_SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
+_FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb overrightarrow vec hat"
+_TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
+_STYLES = "displaystyle textstyle scriptstyle limits nolimits strut mathstrut hfill"
+
+
+def _any_of(names: str) -> str:
+    return f"(?:{names.replace(' ', '|')})"
+
+
+def _commands(names: str) -> str:
+    return " ".join(f"\\{name}" for name in names.split())
+
+
+# (signs, one of which a text must have; pattern; replacement): most texts have none, and pay for one search only.
+_RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
+    (frozenset(signs.split()), re.compile(pattern), replacement)
+    for signs, pattern, replacement in [
+        (
+            r"\ \cr",
+            r"\\\\(?![a-zA-Z])(?:\s*\[[\d.]*\s*[a-z]{2}\])?|\\\\(?=[a-zA-Z]{1,2}(?![a-zA-Z]))|\\cr\b",
+            ROW,
+        ),
+        ("\\", r"\\\\(?=[a-zA-Z])", r"\\"),
+        ("$ \\", r"\\\$|\$", ""),
+        (
+            r"\ {,}",
+            r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\{,\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))",
+            "",
+        ),
+        ("\\", r"\\!", ""),
+        ("\\", r"\\[()\[\]]", " "),
+        (_commands("left right") + " " + _SIZES, r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
+        (_commands(_STYLES), rf"\\{_any_of(_STYLES)}(?![a-zA-Z])", ""),
+        (
+            r"\ ~ \quad \qquad \enspace \thinspace \hspace \vspace \phantom",
+            r"\\[,;: ]|~|\\q?quad|\\(?:enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}",
+            " ",
+        ),
+        (_commands("dfrac tfrac cfrac"), r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (_commands("dbinom tbinom"), r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+        (_commands(_FONTS), rf"\\{_any_of(_FONTS)}\s*\{{", "{"),
+        (_commands(_TEXTS), rf"\\{_any_of(_TEXTS)}\*?\s*\{{", r"\\text{"),
+        (r"\text", r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
+        (
+            r"\textdegree \degree \deg \circ",
+            r"\\(?:textdegree|degree|deg)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])",
+            r"\\degree ",
+        ),
+        ("\\", r"\\%", "%"),
+        (
+            r"... \dots \cdots \ldots \dotsc \dotsb \dotsm",
+            r"\\(?:dots|cdots|ldots|dotsc|dotsb|dotsm)(?![a-zA-Z])|\.\.\.",
+            r"\\ldots ",
+        ),
+        ("/", r"(?<![\w.}])(\d+) +(\d+) */ *(\d+)(?![\w.^])", r"\1\\frac{\2}{\3}"),
+        (r"\begin", r"\\begin\{(?:[pbBvV]?(?:small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{matrix}"),
+        (r"\end", r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
+        ("percent pct", r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
+        ("\\", r"\\#", ""),
+    ]
+]
+_SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
+_DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
+_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*")
+_AFTER = re.compile(r"[\s.,;:\x01]+$")
+_UNIT = re.compile(
+    r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?"
+)
+_NOT_UNITS = re.compile(
+    r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z])\b"
+)
+
+
+def _plain_unit(text: str) -> str:
+    r"""Puts words after a number in `\\text{}`: `10 weeks`, `10 cm^2`."""
+    match = _UNIT.fullmatch(text) if " " in text or "\\degree" in text else None
+    if match is None:
+        return text
+    unit = match["unit"].strip()
+    if unit.startswith("\\degree"):
+        return match["value"]
+    if _NOT_UNITS.search(unit.rstrip(". ")):
+        return text
+    return f"{match['value']}\\text{{{unit}}}{match['power'] or ''}"
+
+
+_REPEATING = re.compile(r"(\d*)\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
+_MAX_BRACES = 8
+_BUILDER = re.compile(
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL
+)
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """A repeating decimal as a fraction."""
+    whole, start, repeated = match[1] or "0", match[2], match[3] or match[4]
+    bottom = (10 ** len(repeated) - 1) * 10 ** len(start)
+    top = int(whole + start + repeated) - int(whole + start)
+    return f"\\frac{{{top}}}{{{bottom}}}"
+
+
+def clean(text: str) -> str:
+    r"""An answer in one spelling.
+
+    >>> clean("$\\dfrac{1}{2}\\,\\text{ cm}$."), clean("25,\\!972,\\!650"), clean("½")
+    ('\\frac{1}{2} \\text{ cm}', '25972650', '\\frac{1}{2}')
+    """
+    if not text.isascii():
+        text = _to_ascii(text)
+    if text.isalnum():
+        return text
+    # |A| is a determinant only where bars are drawn around it, which our grammar leaves to others.
+    if "matrix}" in text and _DETERMINANT.search(text):
+        text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
+    text = _respelt(text)
+    if "\\" in text and "." in text:
+        text = _REPEATING.sub(_fraction, text)
+    if (sign := _BEFORE.match(text)) is not None:
+        text = text[sign.end() :]
+    if not text[-1:].isalnum():
+        text = _AFTER.sub("", text)
+    text = text.strip()
+    if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
+        text = builder["condition"].strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = _unbraced(text)
+    return _plain_unit(" ".join(text.split()))
+
+
+def _unbraced(text: str) -> str:
+    """The text without braces around all of it, which say nothing; around a list they may stand for a set."""
+    for _ in range(_MAX_BRACES):
+        inner = text[1:-1].strip()
+        if "," in inner or not inner or not text.startswith("{") or closing_brace(text, 1) != len(text) - 1:
+            break
+        text = inner
+    return text
+
+
+def _respelt(text: str) -> str:
+    """The text after all rules that may apply to it, in their order."""
+    found = _SIGNS.intersection(_SIGN.findall(text))
+    if not found:
+        return text
+    for signs, pattern, replacement in _RULES:
+        if not signs.isdisjoint(found):
+            changed = pattern.sub(replacement, text)
+            if changed != text:
+                text = changed
+                found = _SIGNS.intersection(_SIGN.findall(text))
+    return text
+
+
+_SPACE = re.compile(r"(?<![a-zA-Z])\s+|\s+(?![a-zA-Z])")
+
+
+def squeeze(text: str) -> str:
+    """A cleaned text without the spaces that separate nothing."""
+    return _SPACE.sub("", text) if " " in text else text

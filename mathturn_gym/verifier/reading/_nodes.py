@@ -1,0 +1,205 @@
+"""The syntax tree of an answer: a closed set of node kinds, and the visitors that walk it; never run as code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, get_args
+
+__all__ = [
+    "KINDS",
+    "MAX_DEPTH",
+    "Node",
+    "NodeKind",
+    "ParseError",
+    "Transformer",
+    "UndefinedError",
+    "Value",
+    "Visitor",
+    "check_depth",
+    "has_kind",
+    "number",
+    "replace_pm",
+    "symbols",
+    "ungroup",
+    "walk",
+]
+
+MAX_DEPTH = 120
+"""Levels of a tree; what is deeper is no answer, and recursion stays far from Python's limit."""
+
+NodeKind: TypeAlias = Literal[
+    # Leaves: a literal number; an unknown; pi, e, i or inf; words.
+    "num",
+    "sym",
+    "const",
+    "text",
+    # Arithmetic. `obelus` is ÷ (which does not bind like a fraction), `mixed` is 3 1/2, `mp` is ∓.
+    "add",
+    "neg",
+    "mul",
+    "div",
+    "obelus",
+    "pow",
+    "root",
+    "fn",
+    "abs",
+    "floor",
+    "ceil",
+    "fact",
+    "binom",
+    "percent",
+    "mixed",
+    "pm",
+    "mp",
+    # Round brackets that group; `ungroup` takes them away when they have done their work.
+    "group",
+    # Collections. `value` holds a list's separators, an interval's brackets, a matrix' shape.
+    "list",
+    "tuple",
+    "set",
+    "interval",
+    "matrix",
+    "union",
+    "inter",
+    "minus",
+    # Statements: a chain of relations (`value` holds the signs), a : b, a = b (mod m), digits with their base.
+    "rel",
+    "ratio",
+    "cong",
+    "based",
+]
+KINDS: Final[tuple[NodeKind, ...]] = get_args(NodeKind)
+
+Value: TypeAlias = Fraction | str | int | tuple[str, ...] | tuple[int, int] | None
+R = TypeVar("R")
+
+
+class ParseError(Exception):
+    """A text that our grammar does not cover; somebody else may understand it."""
+
+
+class UndefinedError(ArithmeticError):
+    """A tree has no value here: outside the domain, outside the bounds, or not certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation and what it is applied to.
+
+    Args:
+        kind: One of `KINDS`; nothing else exists.
+        args: The operands.
+        value: What the kind needs beyond them: a number, a name, the relation signs, a matrix' shape.
+    """
+
+    kind: NodeKind
+    args: tuple[Node, ...] = ()
+    value: Value = None
+
+
+class Visitor(Generic[R]):
+    """A function on trees, one method for each kind it knows: `visit_num`, `visit_add` …; the rest is `visit_other`.
+
+    >>> class Depth(Visitor[int]):
+    ...     def visit_other(self, node: Node) -> int:
+    ...         return 1 + max(map(self.visit, node.args), default=0)
+    >>> Depth().visit(Node("neg", (number(1),)))
+    2
+    """
+
+    _methods: ClassVar[dict[NodeKind, Callable[[Any, Node], Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Makes the table of methods, and refuses a method for a kind that does not exist."""
+        super().__init_subclass__()
+        named = {name.removeprefix("visit_") for name in dir(cls) if name.startswith("visit_")}
+        unknown = named - {*KINDS, "other"}
+        if unknown:
+            raise TypeError(f"{cls.__name__} visits node kinds that do not exist: {sorted(unknown)}")
+        cls._methods = {kind: getattr(cls, f"visit_{kind}", cls.visit_other) for kind in KINDS}
+
+    def visit(self, node: Node) -> R:
+        """The function's value at a node."""
+        result: R = self._methods[node.kind](self, node)
+        return result
+
+    def visit_other(self, node: Node) -> R:
+        """The value at kinds without a method of their own."""
+        raise NotImplementedError(f"{type(self).__name__} has no visit_{node.kind}")
+
+
+class Transformer(Visitor[Node]):
+    """A visitor that makes a new tree: what it has no method for is kept, with its operands transformed."""
+
+    def visit_other(self, node: Node) -> Node:
+        """The node over its transformed operands."""
+        return Node(node.kind, tuple(map(self.visit, node.args)), node.value) if node.args else node
+
+
+def number(value: int | Fraction) -> Node:
+    """A literal number."""
+    return Node("num", (), Fraction(value))
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(top.args)
+
+
+def check_depth(node: Node) -> None:
+    """Raises `ParseError` where a tree has more than `MAX_DEPTH` levels."""
+    level: tuple[Node, ...] = (node,)
+    for _ in range(MAX_DEPTH):
+        level = tuple(arg for item in level for arg in item.args)
+        if not level:
+            return
+    raise ParseError("too deep")
+
+
+class _Ungroup(Transformer):
+    def visit_group(self, node: Node) -> Node:
+        return self.visit(node.args[0])
+
+
+class _ReplacePm(Transformer):
+    """Reads every ± as `sign` and every ∓ as its opposite."""
+
+    def __init__(self, sign: int) -> None:
+        self.sign = sign
+
+    def visit_pm(self, node: Node) -> Node:
+        left, right = map(self.visit, node.args)
+        plus = (self.sign > 0) == (node.kind == "pm")
+        return Node("add", (left, right if plus else Node("neg", (right,))))
+
+    visit_mp = visit_pm
+
+
+_UNGROUP = _Ungroup()
+_REPLACE_PM = {sign: _ReplacePm(sign) for sign in (1, -1)}
+
+
+def ungroup(node: Node) -> Node:
+    """The tree without its round brackets, which have done their work."""
+    return _UNGROUP.visit(node)
+
+
+def symbols(node: Node) -> frozenset[str]:
+    """Names of the unknowns in a node."""
+    return frozenset(str(item.value) for item in walk(node) if item.kind in ("sym", "text"))
+
+
+def has_kind(node: Node, *kinds: NodeKind) -> bool:
+    """Whether one of these kinds occurs."""
+    return any(item.kind in kinds for item in walk(node))
+
+
+def replace_pm(node: Node, sign: Literal[1, -1]) -> Node:
+    """The node with every ± read as `sign` and every ∓ as its opposite."""
+    return _REPLACE_PM[sign].visit(node)

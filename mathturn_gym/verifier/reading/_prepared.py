@@ -1,0 +1,98 @@
+"""A gold or an answer in all the ways it can be read, made once per text."""
+
+from __future__ import annotations
+
+import functools
+import re
+from fractions import Fraction
+
+from mathturn_gym.verifier.reading._cleaning import clean, squeeze
+from mathturn_gym.verifier.reading._extraction import extract
+from mathturn_gym.verifier.reading._nodes import ParseError
+from mathturn_gym.verifier.reading._numbers import literal_value
+from mathturn_gym.verifier.reading._parser import Parsed, parse
+from mathturn_gym.verifier.reading._words import choice, spelt_out, word
+
+__all__ = ["MAX_ANSWER", "Prepared", "prepare"]
+
+MAX_ANSWER = 2_000
+"""Characters of an answer that is looked into; a longer one can only be equal to its gold as text."""
+
+
+class Prepared:
+    """An answer or a gold, in all the ways it can be read; made once per text.
+
+    Args:
+        source: The text as it was given.
+        text: The text in one spelling.
+        value: Its value where it is a literal number.
+    """
+
+    __slots__ = ("_labels", "_readings", "source", "squeezed", "text", "value")
+
+    def __init__(self, source: str, text: str, value: Fraction | None) -> None:
+        self.source = source
+        self.text = text
+        self.squeezed = squeeze(text)
+        self.value = value
+        # What a number never needs is read when it is first asked for.
+        self._labels: tuple[str | None, str | None] | None = (None, None) if value is not None else None
+        self._readings: tuple[Parsed, ...] | None = None
+
+    @property
+    def word(self) -> str | None:
+        """Its words in lower case where it is text."""
+        return self._named()[0]
+
+    @property
+    def choice(self) -> str | None:
+        """Its letter where it is a choice."""
+        return self._named()[1]
+
+    def _named(self) -> tuple[str | None, str | None]:
+        if self._labels is None:
+            self._labels = word(self.text), choice(self.text)
+        return self._labels
+
+    @property
+    def readings(self) -> tuple[Parsed, ...]:
+        """The trees that the text may stand for; none where it is not covered by the grammar."""
+        if self._readings is None:
+            self._readings = _read(self.text)
+        return self._readings
+
+
+_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+
+
+def _read(text: str) -> tuple[Parsed, ...]:
+    readings: list[Parsed] = []
+    for thousands in (True, False) if _COMMA.search(text) else (True,):
+        try:
+            readings.append(parse(text, thousands=thousands))
+        except ParseError:
+            continue
+    return tuple(readings)
+
+
+def prepare(text: str) -> Prepared:
+    """Reads a text once, for every comparison to come, as long as memory allows."""
+    return _short(text) if len(text) <= 128 else _long(text)
+
+
+def _prepare(text: str) -> Prepared:
+    source = text
+    digits = text[1:] if text[:1] == "-" else text
+    if digits.isascii() and digits.isdigit():
+        return Prepared(source, text, Fraction(int(text)))
+    if "\\boxed" in text or "\\fbox" in text:
+        found = extract(text)
+        text = text if found is None else found.text
+    text = clean(text)
+    text = spelt_out(text) or text
+    return Prepared(source, text, literal_value(text))
+
+
+# A tree takes some 150 bytes for each character of its text: 4096 short ones and 128 of any length stay below 80 MB.
+_short = functools.lru_cache(maxsize=4096)(_prepare)
+_long = functools.lru_cache(maxsize=128)(_prepare)

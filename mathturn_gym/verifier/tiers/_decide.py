@@ -1,0 +1,157 @@
+r"""The tiers that work in the calling process: each answers only when it is certain, and passes the rest on.
+
+exact       the same text, once both are spelt alike
+text        words, names and multiple choice
+rational    literal numbers
+structure   trees: lists, sets, intervals, matrices, relations, with scalars compared in exact, modular, floating
+            or 60-digit arithmetic
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from mathturn_gym.types import Status
+from mathturn_gym.verifier.reading._nodes import Node, number, symbols
+from mathturn_gym.verifier.reading._parser import Parsed
+from mathturn_gym.verifier.reading._prepared import Prepared
+from mathturn_gym.verifier.reading._units import different_units
+from mathturn_gym.verifier.reading._words import clock, has_prose
+from mathturn_gym.verifier.tiers._literal import asks_for_number, is_literal_text
+from mathturn_gym.verifier.tiers._relations import is_equation, named_value
+from mathturn_gym.verifier.tiers._scalar import Rounding
+from mathturn_gym.verifier.tiers._structure import same
+
+__all__ = ["Finding", "decide"]
+
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
+
+
+class Finding(NamedTuple):
+    """What a tier says; `status` is None where the case is passed on."""
+
+    status: Status | None
+    reason: str
+    tier: str
+
+
+_OPEN = Finding(None, "", "")
+# What most findings are, made once.
+_FOUND = {
+    (tier, equal): Finding(Status.RIGHT, "equal", tier) if equal else Finding(Status.WRONG, "different", tier)
+    for tier in ("exact", "rational", "text", "structure")
+    for equal in (True, False)
+}
+
+
+def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Rounding) -> Finding:
+    """What the tiers in this process find.
+
+    Args:
+        gold: The accepted answer.
+        answer: The answer.
+        evaluated: Whether arithmetic that is left to do makes an answer to a literal gold wrong.
+        rounding: What counts as the same number.
+    """
+    if answer.squeezed == gold.squeezed and answer.squeezed:
+        return _FOUND["exact", True]
+    if gold.value is not None and answer.value is not None:
+        return _rational(gold, answer, evaluated, rounding)
+    if _decimal_comma(gold, answer):
+        return _FOUND["rational", True]
+    if (finding := _text(gold, answer)) is not None:
+        return finding
+    if asks_for_number(gold) and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
+        return Finding(Status.WRONG, "names an unknown", "structure")
+    found = _structure(gold, answer, rounding)
+    if found is False:
+        return _FOUND["structure", False]
+    if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
+        return Finding(Status.WRONG, "text in the answer", "text")
+    if evaluated and asks_for_number(gold) and not is_literal_text(answer):
+        return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
+    if found:
+        return _FOUND["structure", True]
+    return _OPEN
+
+
+def _unknowns(node: Node) -> bool:
+    """Whether a value depends on an unknown, even one that cancels: a number was asked for."""
+    value = named_value(node) if is_equation(node) else node
+    return value is not None and value.kind not in ("rel", "list") and bool(symbols(value))
+
+
+def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Rounding) -> Finding:
+    assert gold.value is not None
+    assert answer.value is not None
+    equal = gold.value == answer.value
+    if not equal and not rounding.exact:
+        try:
+            equal = rounding.near(float(gold.value), float(answer.value))
+        except OverflowError:
+            equal = False
+    if equal and evaluated and not is_literal_text(answer):
+        return Finding(Status.WRONG, "unevaluated", "rational")
+    if not equal and "," in gold.text + answer.text:
+        # 1,234 may be a list, and 1,5 a decimal: the trees know more readings.
+        found = _decimal_comma(gold, answer) or _structure(gold, answer, rounding)
+        return _FOUND["structure", bool(found)]
+    return _FOUND["rational", equal]
+
+
+def _text(gold: Prepared, answer: Prepared) -> Finding | None:
+    if gold.choice is not None and answer.choice is not None:
+        equal = gold.choice == answer.choice
+    elif (gold.choice is None) != (answer.choice is None) and "=" in gold.text + answer.text:
+        # `B=C` does not choose C.
+        equal = False
+    elif gold.word is not None and answer.word is not None:
+        equal = gold.word == answer.word
+    elif gold.word is not None or answer.word is not None:
+        words, other = (gold, answer) if gold.word is not None else (answer, gold)
+        # Letters without a space may be a word too; anything with signs or digits is mathematics, and no word.
+        equal = other.text.isalpha() and other.text.lower() == words.word
+        # 10:30 is 10:30 a.m. where nothing is said of the half of the day.
+        equal |= clock(words.text) is not None and words.word is not None and other.squeezed == words.word[:-2]
+    elif not all(any(char.isalnum() or char == "\\" for char in side.text) for side in (gold, answer)):
+        equal = False
+    else:
+        return None
+    return _FOUND["text", equal]
+
+
+def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | None:
+    """True where one reading of the answer is one reading of the gold, False where none can be."""
+    found: list[bool | None] = []
+    for first in gold.readings:
+        for second in answer.readings:
+            found.append(_same_reading(first, second, rounding))
+            if found[-1]:
+                return True
+    return None if None in found or not found else False
+
+
+def _same_reading(gold: Parsed, answer: Parsed, rounding: Rounding) -> bool | None:
+    if different_units(gold.units, answer.units):
+        return False
+    found = same(gold.node, answer.node, rounding)
+    if not found and gold.degrees != answer.degrees:
+        # 30 degrees are 30, and pi/6.
+        first, second = (_radians(side.node) if side.degrees else side.node for side in (gold, answer))
+        return True if same(first, second, rounding) else found
+    return found
+
+
+def _radians(node: Node) -> Node:
+    return Node("mul", (node, Node("const", (), "pi"), number(Fraction(1, 180))))
+
+
+def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:
+    """Whether one side is written with a decimal comma, and the other, with a point, is the same number."""
+    for one, other in ((gold, answer), (answer, gold)):
+        match = _DECIMAL_COMMA.fullmatch(one.squeezed)
+        if match is not None and other.value is not None and "." in other.text:
+            return Fraction(f"{match[1]}.{match[2]}") == other.value
+    return False

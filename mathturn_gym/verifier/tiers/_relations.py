@@ -1,0 +1,164 @@
+"""Equations, congruences and ratios: when two of them say the same."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from mathturn_gym.verifier.reading._nodes import Node, Transformer, Visitor, number, symbols, walk
+from mathturn_gym.verifier.tiers._fields import exact
+from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
+
+__all__ = ["is_equation", "named_value", "same_congruence", "same_equation", "same_ratio"]
+
+_POLYNOMIAL = frozenset(("num", "sym", "add", "neg", "mul", "mixed"))
+_NOT_SCALAR = frozenset(("tuple", "list", "set", "matrix", "interval", "union", "ratio"))
+
+
+def is_equation(node: Node) -> bool:
+    """Whether a tree is a chain of equalities."""
+    return node.kind == "rel" and isinstance(node.value, tuple) and all(op == "=" for op in node.value)
+
+
+class _IsName(Visitor[bool]):
+    """Whether a side of an equation only names something: x, f(x), f(2), AB, |AB|, dy/dx, a+b, (x, y), a_1 : b_1."""
+
+    def visit_sym(self, node: Node) -> bool:
+        return True
+
+    visit_text = visit_sym
+
+    def visit_const(self, node: Node) -> bool:
+        return node.value in ("e", "i")
+
+    def visit_mul(self, node: Node) -> bool:
+        if node.args[0].kind == "sym":
+            return all(self.visit(arg) or arg.kind == "num" for arg in node.args[1:])
+        return self.visit_add(node)
+
+    def visit_add(self, node: Node) -> bool:
+        return all(map(self.visit, node.args))
+
+    visit_div = visit_add
+    visit_tuple = visit_add
+    visit_list = visit_add
+    visit_abs = visit_add
+    visit_ratio = visit_add
+    visit_fn = visit_add
+
+    def visit_other(self, node: Node) -> bool:
+        return False
+
+
+_is_name = _IsName().visit
+
+
+def named_value(equation: Node) -> Node | None:
+    """What an equation says of the name on its left: its last side; None where it is no such statement.
+
+    `5+2=7` says 7 where it is true.
+    """
+    if not is_equation(equation):
+        return None
+    left, right = equation.args[0], equation.args[-1]
+    if _is_name(left) and not (left.kind == "sym" and left.value in symbols(right)):
+        return right
+    if _is_name(right) and right.kind == "sym" and not symbols(left) and len(equation.args) == 2:
+        return left
+    if not symbols(equation) and all(same_scalar(left, side) for side in equation.args[1:]):
+        return right
+    return None
+
+
+class _Rename(Transformer):
+    """Gives every unknown another name."""
+
+    def visit_sym(self, node: Node) -> Node:
+        return Node("sym", (), f"{node.value}''")
+
+
+class _Replace(Transformer):
+    """Puts a tree in the place of an unknown."""
+
+    def __init__(self, name: str, value: Node) -> None:
+        self.name = name
+        self.value = value
+
+    def visit_sym(self, node: Node) -> Node:
+        return self.value if node.value == self.name else node
+
+
+_renamed = _Rename().visit
+
+
+def _polynomial(node: Node) -> bool:
+    for item in walk(node):
+        if item.kind == "pow":
+            power = exact(item.args[1])
+            if power is None or power.denominator != 1 or power < 0:
+                return False
+        elif item.kind == "div":
+            if symbols(item.args[1]):
+                return False
+        elif item.kind not in _POLYNOMIAL:
+            return False
+    return True
+
+
+def _solved(equation: Node, other: Node) -> bool:
+    """Whether what an equation says of a single unknown certainly does not solve another equation."""
+    value, name = named_value(equation), equation.args[0]
+    if value is None or name.kind != "sym" or name.value not in symbols(other):
+        return True
+    sides = Node("add", (other.args[0], Node("neg", (other.args[1],))))
+    return same_scalar(_Replace(str(name.value), value).visit(sides), number(0)) is not False
+
+
+def same_equation(gold: Node, answer: Node) -> bool | None:
+    """Whether two equations differ by a constant factor only: F(p) G(q) = F(q) G(p) at any two points p and q."""
+    if len(gold.args) != 2 or len(answer.args) != 2:
+        return None
+    first, second = (Node("add", (node.args[0], Node("neg", (node.args[1],)))) for node in (gold, answer))
+    if any(item.kind in _NOT_SCALAR for node in (gold, answer) for item in walk(node)):
+        return None
+    if same_scalar(second, number(0)) is not False or same_scalar(first, number(0)) is not False:
+        return False if same_scalar(second, number(0)) and not same_scalar(first, number(0)) else None
+    if not (_solved(gold, answer) and _solved(answer, gold)):
+        return False
+    proportional = same_scalar(Node("mul", (first, _renamed(second))), Node("mul", (_renamed(first), second)))
+    if proportional is False and not (_polynomial(first) and _polynomial(second)):
+        return None
+    return proportional
+
+
+def same_congruence(gold: Node, answer: Node) -> bool | None:
+    """Whether `a = b (mod m)` and `c = d (mod m)` say the same of the same unknown."""
+    (left, residue, modulus), (other, second, other_modulus) = gold.args, answer.args
+    numbers = [exact(node) for node in (residue, modulus, second, other_modulus)]
+    if left != other or None in numbers:
+        return None
+    a, m, b, n = (value or Fraction(0) for value in numbers)
+    return m == n and m != 0 and (a - b) % m == 0
+
+
+def _clock(node: Node) -> bool:
+    """Whether a ratio of two numbers may be a time of day; `5:00` certainly is."""
+    second = exact(node.args[1]) if len(node.args) == 2 else None
+    return second == 0
+
+
+def same_ratio(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
+    """Ratios up to a common factor; what divides by zero is a time, and times are not reduced."""
+    if gold.kind != answer.kind:
+        ratio, value = (gold, answer) if gold.kind == "ratio" else (answer, gold)
+        if len(ratio.args) != 2 or _clock(ratio):
+            return False
+        return same_scalar(Node("div", ratio.args), value, rounding)
+    if len(gold.args) != len(answer.args):
+        return False
+    if _clock(gold) or _clock(answer):
+        return gold == answer
+    found = [
+        same_scalar(Node("mul", (gold.args[0], second)), Node("mul", (first, answer.args[0])), rounding)
+        for first, second in zip(gold.args[1:], answer.args[1:], strict=True)
+    ]
+    return False if False in found else None if None in found else True

@@ -1,0 +1,342 @@
+"""Are two expressions the same number, or the same function? Yes, no, or not known here.
+
+Refutation: at a point where both have a certain float value, the values differ by more than their error bounds.
+Confirmation: exact rationals; rational functions modulo a random prime; else 60 digits at several points.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import zlib
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final
+
+from mathturn_gym.verifier.reading._nodes import Node, NodeKind, UndefinedError, has_kind, symbols, walk
+from mathturn_gym.verifier.tiers._fields import ExactField, FloatField, ModularField, exact
+from mathturn_gym.verifier.tiers._precise import DIGITS, PreciseField, precisely
+
+__all__ = ["Rounding", "same_scalar"]
+
+# Sizes of the points, and which of them have values of both signs: small and large, inside and outside of domains.
+_SCALES = (1, 1, 5, 1, 5, 20)
+_MIXED = (3, 4)
+_INTEGERS = (2, 3, 5, 4, 7, 6, 9, 11)
+_COUNTING_NAMES = frozenset("nkmjNKM")
+_WHOLE_NAMES = frozenset("nkmjpqrstabNKMN")
+_STEPPED: Final[tuple[NodeKind, ...]] = ("floor", "ceil", "fact", "binom", "pow", "fn")
+
+
+class Rounding:
+    """What counts as the same number.
+
+    Args:
+        rel_tol: Relative difference allowed between numbers; 0 for none.
+        decimals: Places to which both are rounded before they are compared; None for no rounding.
+    """
+
+    __slots__ = ("decimals", "rel_tol")
+
+    def __init__(self, rel_tol: float = 0.0, decimals: int | None = None) -> None:
+        self.rel_tol = rel_tol
+        self.decimals = decimals
+
+    @property
+    def exact(self) -> bool:
+        """True where nothing but equality counts."""
+        return not self.rel_tol and self.decimals is None
+
+    def near(self, gold: float, answer: float) -> bool:
+        """Whether two numbers are the same under this policy."""
+        if self.rel_tol and abs(answer - gold) <= self.rel_tol * abs(gold):
+            return True
+        return self.decimals is not None and round(answer, self.decimals) == round(gold, self.decimals)
+
+
+EXACT = Rounding()
+
+
+def _point(names: frozenset[str], index: int) -> dict[str, Fraction]:
+    """Values for unknowns, fixed by their names: positive at first, then of both signs."""
+    point = {}
+    for name in names:
+        seed = zlib.crc32(f"{name}/{index}".encode())
+        value = Fraction(_SCALES[index] * (300 + seed % 1700), 1024)
+        point[name] = -value if index in _MIXED and (seed >> 16) % 2 else value
+    return point
+
+
+def _whole_point(names: frozenset[str], index: int) -> dict[str, Fraction]:
+    start = {name: zlib.crc32(name.encode()) % len(_INTEGERS) for name in names}
+    return {name: Fraction(_INTEGERS[(start[name] + index) % len(_INTEGERS)]) for name in names}
+
+
+def _differ(gold: Node, answer: Node, point: Mapping[str, Fraction], log_base: int) -> bool | None:
+    """True: certainly different at this point; False: equal as far as floats tell; None: no certain values."""
+    field = FloatField(point, log_base)
+    try:
+        (a, ea), (b, eb) = field.visit(gold), field.visit(answer)
+    except UndefinedError:
+        return None
+    bound = 4 * (ea + eb)
+    difference = abs(a - b)
+    if difference > bound:
+        # Off the real line, equal real functions may lie on different branches.
+        return None if point and (a.imag or b.imag) and _branches(gold, answer) else True
+    # A bound as wide as the values themselves says nothing.
+    return False if bound <= 1e-7 * max(abs(a), abs(b), 1e-3) else None
+
+
+def _branches(*nodes: Node) -> bool:
+    """Whether trees have roots, logarithms or fractional powers, and no imaginary unit that asks for complex ones."""
+    found = False
+    for item in (item for node in nodes for item in walk(node)):
+        if item.kind == "const" and item.value == "i":
+            return False
+        found |= item.kind == "root" or (item.kind == "fn" and item.value in ("ln", "log", "lg"))
+        if item.kind == "pow" and symbols(item.args[0]):
+            power = exact(item.args[1])
+            found |= power is None or power.denominator != 1
+    return found
+
+
+@functools.cache
+def _primes() -> tuple[tuple[int, int], ...]:
+    """Two random primes p = 1 (mod 4) of 127 bits, new in every process, each with a square root of -1."""
+    source = random.SystemRandom()
+    found: list[tuple[int, int]] = []
+    while len(found) < 2:
+        candidate = source.getrandbits(125) << 2 | 1 << 126 | 1
+        if all(candidate % small for small in (3, 5, 7, 11, 13, 17, 19, 23)) and _is_prime(candidate, source):
+            while True:
+                root = pow(source.randrange(2, candidate), candidate // 4, candidate)
+                if root * root % candidate == candidate - 1:
+                    break
+            found.append((candidate, root))
+    return tuple(found)
+
+
+def _is_prime(candidate: int, source: random.Random) -> bool:
+    """Miller and Rabin's test, 24 rounds."""
+    odd, twos = candidate - 1, 0
+    while not odd % 2:
+        odd, twos = odd // 2, twos + 1
+    for _ in range(24):
+        x = pow(source.randrange(2, candidate - 1), odd, candidate)
+        if x in (1, candidate - 1):
+            continue
+        for _ in range(twos - 1):
+            x = x * x % candidate
+            if x == candidate - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def _same_modular(gold: Node, answer: Node, names: frozenset[str]) -> bool | None:
+    """Whether two rational functions agree at random points modulo random primes; None where they are none."""
+    for prime, root in _primes():
+        point = {name: random.SystemRandom().randrange(2, prime) for name in (*names, "pi", "e")}
+        field = ModularField(prime, root, point)
+        try:
+            if field.visit(gold) != field.visit(answer):
+                return False
+        except UndefinedError:
+            return None
+    return True
+
+
+def _same_precise(gold: Node, answer: Node, point: Mapping[str, Fraction], log_base: int) -> bool | None:
+    """Whether 60 digits agree at a point to 45 of them; None without a value."""
+    field = PreciseField(point, log_base)
+    with precisely():
+        try:
+            a, b = field.visit(gold), field.visit(answer)
+            size = max(abs(a[0]), abs(a[1]), abs(b[0]), abs(b[1]))
+            difference = max(abs(a[0] - b[0]), abs(a[1] - b[1]))
+            return difference <= max(size, Decimal("1e-5")) * Decimal(10) ** (15 - DIGITS)
+        except ArithmeticError:  # undefined, or outside the range of the decimal context
+            return None
+
+
+def _stepped(node: Node, names: frozenset[str]) -> bool:
+    """Whether the unknowns may stand for whole numbers only: parities, factorials, integer parts."""
+    return bool(names & _WHOLE_NAMES) and has_kind(node, *_STEPPED)
+
+
+def _same_on_integers(gold: Node, answer: Node, names: frozenset[str], log_base: int) -> bool | None:
+    """Agreement at whole numbers: exact where both are rational there, else by floats."""
+    agreed = 0
+    for index in range(len(_INTEGERS)):
+        point = _whole_point(names, index)
+        try:
+            if ExactField(point).visit(gold) != ExactField(point).visit(answer):
+                return False
+            agreed += 1
+        except UndefinedError:
+            differ = _differ(gold, answer, point, log_base)
+            if differ:
+                return False
+            agreed += differ is False
+    return True if agreed >= len(_INTEGERS) - 2 else None
+
+
+def same_scalar(gold: Node, answer: Node, rounding: Rounding = EXACT) -> bool | None:
+    """Whether two expressions are equal wherever both are defined; None where that is not known for certain.
+
+    >>> from mathturn_gym.verifier.reading._parser import parse
+    >>> same_scalar(parse("(x+1)^2").node, parse("x^2+2x+1").node), same_scalar(parse("2x").node, parse("x^2").node)
+    (True, False)
+    """
+    if gold == answer:
+        return True
+    if _infinite(gold) or _infinite(answer):
+        return _same_infinity(gold, answer)
+    names = symbols(gold) | symbols(answer)
+    if not names:
+        return _same_number(gold, answer, rounding)
+    bases = (0, 10) if _has_log(gold) or _has_log(answer) else (0,)
+    found = [_same_function(gold, answer, names, base) for base in bases]
+    if True in found:
+        return True
+    return None if None in found else False
+
+
+def _infinite(node: Node) -> bool:
+    return any(item.kind == "const" and item.value == "inf" for item in walk(node))
+
+
+def _same_infinity(gold: Node, answer: Node) -> bool | None:
+    """Infinities are equal to themselves, and to nothing that has a value."""
+    signs = [
+        {"const": 1, "neg": -1}.get(node.kind)
+        if _infinite(node) and (node.kind == "const" or node.args[0].kind == "const")
+        else 0
+        for node in (gold, answer)
+    ]
+    if _infinite(gold) and _infinite(answer):
+        return signs[0] == signs[1] if all(signs) else None
+    other = answer if _infinite(gold) else gold
+    sign = signs[0] if _infinite(gold) else signs[1]
+    if not sign or symbols(other):
+        return None
+    try:
+        FloatField({}).visit(other)
+    except UndefinedError:
+        return None
+    return False
+
+
+def _has_log(node: Node) -> bool:
+    return any(item.kind == "fn" and item.value == "log" and len(item.args) == 1 for item in walk(node))
+
+
+def _same_number(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
+    a, b = exact(gold), exact(answer)
+    if a is not None and b is not None:
+        return a == b or (not rounding.exact and rounding.near(_float(a), _float(b)))
+    if _size(gold) > 300 or _size(answer) > 300:
+        return _same_huge(gold, answer)
+    if not rounding.exact and (near := _near(gold, answer, rounding)) is not None and near:
+        return True
+    bases = (0, 10) if _has_log(gold) or _has_log(answer) else (0,)
+    found: list[bool | None] = []
+    for base in bases:
+        differ = _differ(gold, answer, {}, base)
+        if differ:
+            found.append(False)
+        else:
+            precise = _same_precise(gold, answer, {}, base)
+            # Not equal to 45 digits, though floats see no difference: close, and yet different.
+            found.append(precise if differ is False else precise or None)
+    if True in found:
+        return True
+    return None if None in found else False
+
+
+def _size(node: Node) -> float:
+    """A lower bound of log10 |value| for products, powers and factorials; -inf where there is none."""
+    try:
+        return _log_size(node)
+    except (OverflowError, ValueError):
+        return -math.inf
+
+
+def _log_size(node: Node) -> float:
+    if node.kind == "neg":
+        return _log_size(node.args[0])
+    if node.kind == "mul":
+        return sum(map(_log_size, node.args))
+    if node.kind == "root" and (degree := exact(node.args[1])) is not None and degree > 0:
+        return _log_size(node.args[0]) / float(degree)
+    value = exact(node)
+    if value is not None:
+        top, bottom = abs(value.numerator), value.denominator
+        return (top.bit_length() - 1 - bottom.bit_length()) * math.log10(2) if top else -math.inf
+    if node.kind not in ("pow", "fact"):
+        return -math.inf
+    last = node.args[-1]
+    known = exact(last)
+    exponent = float(known) if known is not None else 10 ** min(300.0, _log_size(last)) if last.kind != "neg" else 0.0
+    if node.kind == "fact":
+        return exponent * (math.log10(exponent) - 0.45) if exponent > 10 else -math.inf
+    base = exact(node.args[0])
+    return exponent * math.log10(abs(base)) if base is not None and abs(base) > 1 and exponent > 0 else -math.inf
+
+
+def _same_huge(gold: Node, answer: Node) -> bool | None:
+    """False where one number is beyond any float, and the other is not."""
+    other = answer if _size(gold) > 300 else gold
+    try:
+        return False if abs(FloatField({}).visit(other)[0]) < 1e290 else None
+    except UndefinedError:
+        return None
+
+
+def _float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _near(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
+    field = FloatField({})
+    try:
+        a, b = field.visit(gold)[0], field.visit(answer)[0]
+    except UndefinedError:
+        return None
+    return rounding.near(a.real, b.real) and rounding.near(a.imag, b.imag)
+
+
+def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: int) -> bool | None:
+    close = 0
+    for index in range(len(_SCALES)):
+        differ = _differ(gold, answer, _point(names, index), log_base)
+        if differ:
+            if not (_stepped(gold, names) or _stepped(answer, names)):
+                return False
+            on_integers = _same_on_integers(gold, answer, names, log_base)
+            # n, k and m count: what agrees on whole numbers is the same.
+            return on_integers if on_integers is False or names <= _COUNTING_NAMES else None
+        close += differ is False
+    if close < 2:
+        if _stepped(gold, names) or _stepped(answer, names):
+            return _same_on_integers(gold, answer, names, log_base)
+        return _same_modular(gold, answer, names) or None
+    if (same := _same_modular(gold, answer, names)) is not None:
+        return same
+    # Principal branches may differ where real functions do not: then positive values only.
+    indices = [index for index in range(len(_SCALES)) if index not in _MIXED or not _branches(gold, answer)]
+    precise = [_same_precise(gold, answer, _point(names, index), log_base) for index in indices]
+    if False in precise:
+        return False
+    if precise.count(True) >= 2:
+        return True
+    if has_kind(gold, "fact", "binom", "floor", "ceil") or has_kind(answer, "fact", "binom", "floor", "ceil"):
+        return _same_on_integers(gold, answer, names, log_base) or None
+    return None
