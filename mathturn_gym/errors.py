@@ -9,6 +9,8 @@
     ├── ProblemFileError         (ValueError)    a problem file that cannot be read, or a bad row in it
     ├── InvalidEpisodeError      (ValueError)    an episode that breaks the laws of `Episode`
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
+    ├── LockedError              (RuntimeError)  a file or folder that another process is using
+    ├── StorageError             (OSError)       a file that cannot be written: a full disk, a read-only folder
     ├── VerifierError            (RuntimeError)  a verifier that cannot do its work (workers do not start)
     ├── PolicyError              (RuntimeError)  a policy that cannot go on: NaN logits, no memory, a dead server
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
@@ -32,11 +34,13 @@ __all__ = [
     "InvalidActionError",
     "InvalidEpisodeError",
     "InvalidValueError",
+    "LockedError",
     "MathTurnError",
     "MissingDependencyError",
     "PolicyError",
     "ProblemFileError",
     "PromptTooLongError",
+    "StorageError",
     "VerifierError",
 ]
 
@@ -75,6 +79,14 @@ class InvalidEpisodeError(MathTurnError, ValueError):
 
 class CheckpointError(MathTurnError, ValueError):
     """A checkpoint or a run folder cannot be loaded."""
+
+
+class LockedError(MathTurnError, RuntimeError):
+    """A file or folder is in use by another process, or by another part of this one."""
+
+
+class StorageError(MathTurnError, OSError):
+    """A file cannot be written: the disk is full, the folder is read-only. What was there before is kept."""
 
 
 class VerifierError(MathTurnError, RuntimeError):

@@ -19,15 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym.errors import CheckpointError
+from mathturn_gym.errors import CheckpointError, StorageError
 
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.decoding import PolicyConfig
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["TrainerState", "fingerprint", "load_checkpoint", "verify_checkpoint", "write_checkpoint"]
+__all__ = [
+    "TrainerState",
+    "fingerprint",
+    "iteration_of",
+    "load_checkpoint",
+    "verify_checkpoint",
+    "write_checkpoint",
+]
 
 _CHECKSUMS: Final = "checksums.json"
 _CHUNK: Final = 1 << 22
@@ -50,25 +56,28 @@ class TrainerState:
     tensors: Mapping[str, torch.Tensor]
 
 
-def write_checkpoint(folder: Path, policy: CausalLMPolicy, config: PolicyConfig, state: TrainerState) -> None:
+def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) -> None:
     """Writes a checkpoint into a new folder, down to the disk.
 
     Args:
         folder: It must not exist.
-        policy: Whose weights and tokenizer are written.
-        config: How the policy is sampled.
+        policy: Is written with its tokenizer, and with how it is sampled.
         state: The trainer's.
+
+    Raises:
+        StorageError: the disk is full.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    policy.model.save_pretrained(folder)
-    if policy.tokenizer is not None:
-        policy.tokenizer.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word
-    save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, folder / "trainer.safetensors")
+    try:
+        policy.save_pretrained(folder)
+        tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
+        save_file(tensors, folder / "trainer.safetensors")
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise StorageError(f"{folder} cannot be written: {error}") from error
     facts = {"iteration": state.iteration, "steps": state.steps, "numbers": dict(state.numbers)}
     (folder / "trainer.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    (folder / "policy.json").write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
     sums = {file.name: _checksum(file) for file in sorted(folder.iterdir())}
     (folder / _CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
     for file in folder.iterdir():
@@ -106,6 +115,14 @@ def load_checkpoint(path: str | Path) -> TrainerState:
         return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(f"{str(folder)!r} is no checkpoint that can be resumed: {error}") from error
+
+
+def iteration_of(folder: Path) -> int:
+    """After how many iterations a checkpoint was written; 0 where it does not say."""
+    try:
+        return int(json.loads((folder / "trainer.json").read_text(encoding="utf-8"))["iteration"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def fingerprint(path: Path) -> str | None:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from mathturn_gym.baselines.config import TrainConfig
+from mathturn_gym.baselines.settings import RunConfig
 
 __all__ = ["TrainingDisplay", "draw_curve", "sparkline"]
 
@@ -30,13 +30,14 @@ class TrainingDisplay:
         config: Of the run.
         console: Where to draw; None is standard output. Without a terminal it prints a line per evaluation instead.
 
-    >>> from mathturn_gym.baselines.config import preset
-    >>> with TrainingDisplay(preset("lins", "runs/x"), Console(quiet=True)) as display:
+    >>> from mathturn_gym.tasks import load_task
+    >>> with TrainingDisplay(load_task("lins").config(), Console(quiet=True)) as display:
     ...     display({"iteration": 1, "episodes": 64, "train/acc@1": 0.5, "train/acc@4": 0.75})
     """
 
-    def __init__(self, config: TrainConfig, console: Console | None = None) -> None:
+    def __init__(self, config: RunConfig, console: Console | None = None) -> None:
         self._config = config
+        self._turns = range(1, int(config.env.value("num_turns")) + 1)
         self._console = console or Console()
         self._train: list[float] = []
         self._validation: Mapping[str, float] = {}
@@ -78,20 +79,21 @@ class TrainingDisplay:
 
     def _goal(self, metrics: Mapping[str, float]) -> tuple[int, int]:
         """How far the run is, in the unit of the limit that it will reach first."""
-        config = self._config
+        budget, batch = self._config.budget, self._config.optimization.batch_episodes
+        iterations = budget.iterations(batch)
         limits = (
-            ("iteration", config.iterations),
-            ("tokens", config.budget_tokens),
-            ("cpu_s", config.budget_cpu_s),
+            ("episodes", None if iterations is None else iterations * batch),
+            ("tokens", budget.tokens),
+            ("cpu_s", budget.cpu_seconds),
         )
         goals = [(metrics.get(name, 0), limit) for name, limit in limits if limit is not None]
         done, limit = max(goals, key=lambda goal: goal[0] / goal[1])
         return min(int(done), int(limit)), int(limit)
 
     def _table(self, metrics: Mapping[str, float]) -> Table:
-        turns = range(1, self._config.num_turns + 1)
+        turns = self._turns
         table = Table(box=None, pad_edge=False)
-        for name in ("", *(f"acc@{k}" for k in turns), "entropy", "KL", "ids/turn", "ids/s"):
+        for name in ("", *(f"acc@{k}" for k in turns), "entropy", "KL", "tokens/turn", "tokens/s"):
             table.add_column(name, justify="right")
         others = ("train/entropy", "train/approximate_kl", "train/completion_tokens", "time/tokens_per_s")
         table.add_row(
@@ -106,8 +108,7 @@ class TrainingDisplay:
         return f"train acc@1 {sparkline(self._train, 60)}" if self._train else ""
 
     def _line(self, metrics: Mapping[str, float]) -> str:
-        turns = range(1, self._config.num_turns + 1)
-        figures = "  ".join(f"acc@{k} {_number(self._validation, f'validation/acc@{k}')}" for k in turns)
+        figures = "  ".join(f"acc@{k} {_number(self._validation, f'validation/acc@{k}')}" for k in self._turns)
         return f"{int(metrics['episodes']):>7} episodes  validation  {figures}"
 
 

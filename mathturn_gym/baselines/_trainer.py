@@ -9,6 +9,7 @@ Everything random is drawn from (seed, iteration), so a resumed run continues th
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import math
 import time
@@ -21,17 +22,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
+from mathturn_gym.baselines._evaluation import PLAYED_AT_ONCE, accuracy_by_turn
 from mathturn_gym.baselines._optimizer import Optimizer
-from mathturn_gym.baselines._process import cpu_threads, no_progress_bars
+from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder
 from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
 from mathturn_gym.baselines.algorithms import Algorithm, Part
 from mathturn_gym.baselines.settings import RunConfig
-from mathturn_gym.decoding import load_policy, trained_logits
+from mathturn_gym.decoding import load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.losses import PolicyLoss, trained_logprobs
-from mathturn_gym.metrics.figures import facts
 from mathturn_gym.packing import PackedBatch, pack, select_rows
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.rollout import collect
@@ -39,10 +41,9 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["DivergedError", "Trainer", "accuracy_by_turn"]
+__all__ = ["DivergedError", "Trainer"]
 
 _LOG = logging.getLogger(__name__)
-_EVALUATED_AT_ONCE = 128
 
 
 class DivergedError(Exception):
@@ -75,10 +76,11 @@ class Trainer(Session):
         self.cpu_s = 0.0
         self._policy = _trainable(config, policy)
         self.model = self._policy.model
+        use_row_attention(self.model)
         if config.optimization.gradient_checkpointing:
-            _checkpoint_gradients(self.model)
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._optimizer = self.make_optimizer(self.model)
-        self._reference: Any = _frozen_copy(self.model) if self.algorithm.needs_reference else None
+        self._reference = self._make_reference() if self.algorithm.needs_reference else None
         self.state = self.algorithm.begin(self)
         self._num_turns = int(config.env.value("num_turns"))
         source = config.env.problems("train")
@@ -86,7 +88,7 @@ class Trainer(Session):
         batch, evaluated = config.optimization.batch_episodes, config.evaluation.episodes
         self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source)
         self._eval_env: Any = config.env.make(
-            "validation", max(1, min(evaluated, _EVALUATED_AT_ONCE)), policy=self._policy
+            "validation", max(1, min(evaluated, PLAYED_AT_ONCE)), policy=self._policy
         )
         if config.optimization.schedule != "constant" and config.budget.tokens is config.budget.episodes is None:
             _LOG.warning(
@@ -105,8 +107,9 @@ class Trainer(Session):
     def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
         """Iterates to the end of the run's budget, or to an interrupt, with a checkpoint at the last."""
         with cpu_threads(self.config.threads), no_progress_bars():
-            if resume:
-                self._resume(folder)
+            checkpoint = folder.whole_checkpoint() if resume else None
+            if checkpoint is not None:
+                self.load(checkpoint)
             folder.start_metrics(self.iteration if self.iteration else -1)
             status, message = self._iterate(folder, report, interrupted)
         episodes = self.iteration * self.config.optimization.batch_episodes
@@ -116,12 +119,6 @@ class Trainer(Session):
         """Closes the environments."""
         self._env.close()
         self._eval_env.close()
-
-    def _resume(self, folder: RunFolder) -> None:
-        """Goes on from the newest checkpoint that loads."""
-        for checkpoint in folder.checkpoints_to_try():
-            self.load(checkpoint)
-            return
 
     def _iterate(self, folder: RunFolder, report: Report, interrupted: Callable[[], bool]) -> tuple[RunStatus, str]:
         config = self.config
@@ -138,7 +135,7 @@ class Trainer(Session):
             report(metrics)
             stale = evaluated and bool(patience) and _is_stale(folder, patience, self._num_turns)
             if stale or self.done or interrupted() or self.iteration % config.save_every == 0:
-                folder.save(self._policy, config.policy, self.checkpoint())
+                folder.save(self._policy, self.checkpoint())
             if stale and not self.done:
                 return "stopped_early", f"no better validation accuracy in {patience} evaluations"
         return ("finished", "") if self.done else ("interrupted", "resume goes on")
@@ -363,6 +360,12 @@ class Trainer(Session):
             terms["kl_weight"] = self.algorithm.kl_weight
         return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
 
+    def _make_reference(self) -> Any:
+        """The policy as it is now, for the KL; None where the model without its new adapter is that."""
+        if self.config.policy.lora is not None and hasattr(self.model, "disable_adapter"):
+            return None
+        return copy.deepcopy(self.model).eval().requires_grad_(False)
+
     def _reference_of(self, part: PackedBatch) -> torch.Tensor:
         with torch.no_grad(), _as_reference(self.model, self._reference) as model:
             return self._logprobs(model, part)[0]
@@ -373,17 +376,16 @@ class Trainer(Session):
         return trained_logprobs(logits.float(), part, temperature=self._policy.sampling.temperature)
 
 
-def accuracy_by_turn(episodes: Sequence[Episode], num_turns: int) -> Metrics:
-    """Share of episodes with a right answer at or before each turn, as "acc@1", "acc@2" and so on."""
-    first = [facts(episode).first_success for episode in episodes]
-    return {
-        f"acc@{turn + 1}": float(np.mean([at is not None and at <= turn for at in first])) for turn in range(num_turns)
-    }
-
-
 def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
     """The policy that a run starts from, sampled by the very probabilities that training sees."""
-    found = load_policy(config.policy) if policy is None else policy
+    found = policy
+    if policy is None:
+        weights = dataclasses.replace(
+            config.policy,
+            dtype=config.policy.dtype or "float32",  # AdamW's steps are too small for bfloat16's eight bits
+            seed=derive_seed("init", config.seed) % 2**32,
+        )
+        found = load_policy(weights)
     if not isinstance(found, CausalLMPolicy):
         raise InvalidValueError(f"policy must be a CausalLMPolicy to be trained, got {type(found).__name__}")
     sampling = found.sampling
@@ -395,19 +397,6 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
             f"policy.{cut[0]} must be off in training: what it cuts off has a probability in the loss, and none in sampling"
         )
     return found
-
-
-def _checkpoint_gradients(model: Any) -> None:
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-def _frozen_copy(model: Any) -> Any:
-    """The model as it is now, for the KL; None where the model without its adapter is that."""
-    return None if _has_adapter(model) else copy.deepcopy(model).eval().requires_grad_(False)
-
-
-def _has_adapter(model: Any) -> bool:
-    return hasattr(model, "disable_adapter")
 
 
 @contextmanager

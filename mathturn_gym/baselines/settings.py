@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
-from mathturn_gym.baselines.algorithms import Algorithm, ClippedReinforce, algorithm_from_json
+from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_from_json
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import PolicyConfig
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
@@ -279,8 +279,8 @@ class RunConfig:
     """
 
     env: EnvConfig
+    algorithm: BaseAlgorithm
     budget: Budget
-    algorithm: Algorithm[Any] = field(default_factory=ClippedReinforce)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     optimization: Optimization = field(default_factory=Optimization)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -303,6 +303,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidValueError(f"{name} must be a non-empty text or None, got {value!r}")
+        if self.policy.seed:
+            raise InvalidValueError(f"policy.seed is not read in a run, whose own seed decides: got {self.policy.seed}")
         self.algorithm.check(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -321,7 +323,7 @@ class RunConfig:
         for name in data:
             if name not in known:
                 raise_unknown_name("config field", name, known)
-        for name in ("env", "budget"):
+        for name in ("env", "algorithm", "budget"):
             if name not in data:
                 raise InvalidValueError(f"config lacks {name}")
         return cls(**{name: part_from_json(name, value) for name, value in data.items()})
@@ -330,7 +332,7 @@ class RunConfig:
 PARTS: Final[Mapping[str, type]] = {
     "env": EnvConfig,
     "policy": PolicyConfig,
-    "algorithm": Algorithm,
+    "algorithm": BaseAlgorithm,
     "budget": Budget,
     "optimization": Optimization,
     "evaluation": Evaluation,

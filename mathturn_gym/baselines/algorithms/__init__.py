@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, BaseAlgorithm, GroupAlgorithm, Part, State
-from mathturn_gym.baselines.algorithms._registry import algorithm_from_json, algorithm_named, algorithms, register
+from mathturn_gym.baselines.algorithms._registry import algorithm_from_json, algorithm_named, register, registered
 
 __all__ = [
     "Advantages",
@@ -20,6 +20,6 @@ __all__ = [
     "State",
     "algorithm_from_json",
     "algorithm_named",
-    "algorithms",
     "register",
+    "registered",
 ]

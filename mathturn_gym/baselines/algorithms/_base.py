@@ -57,6 +57,8 @@ class BaseAlgorithm(ABC):
     """Where it was published, or what it varies."""
     kind: ClassVar[str]
     """"language model": trains a causal language model on whole completions; "classic": one token id per step."""
+    reads_optimization: ClassVar[bool] = True
+    """False where the optimizer is the algorithm's own affair, and `Optimization` means nothing to it."""
 
     def __post_init__(self) -> None:
         """Checks the options that have well-known names."""
@@ -93,10 +95,17 @@ class BaseAlgorithm(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types: the name, and every option."""
-        return {"name": self.name, **dataclasses.asdict(self)}
+        kind = type(self)
+        ours = kind.__module__.startswith("mathturn_gym.")
+        name = self.name if ours else f"{kind.__module__}:{kind.__qualname__}"
+        return {"name": name, **dataclasses.asdict(self)}
 
-    def check(self, config: RunConfig) -> None:  # noqa: B027  most have nothing to ask of the other parts
+    def check(self, config: RunConfig) -> None:
         """Raises `InvalidValueError` where the other parts of a run do not go with this algorithm."""
+        if not self.reads_optimization and config.optimization != type(config.optimization)():
+            raise InvalidValueError(
+                f"{self.name} does not read optimization: its own options are {', '.join(self.option_names())}"
+            )
 
     @abstractmethod
     def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
@@ -242,6 +251,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     def check(self, config: RunConfig) -> None:
         """Raises `InvalidValueError` where batches cannot be split into groups, or take more steps than are allowed."""
+        super().check(config)
         batches, group = config.optimization, self.episodes_per_problem
         if batches.batch_episodes % group:
             raise InvalidValueError(

@@ -12,7 +12,7 @@ from mathturn_gym._import_paths import import_object
 from mathturn_gym.baselines.algorithms._base import BaseAlgorithm
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
-__all__ = ["algorithm_from_json", "algorithm_named", "algorithms", "register"]
+__all__ = ["algorithm_from_json", "algorithm_named", "register", "registered"]
 
 _HOMES: Final = ("mathturn_gym.baselines.algorithms", "mathturn_gym.baselines.classic.algorithms")
 """Where the algorithms of the package are: a file each in the first, those of stable-baselines3 in the second."""
@@ -44,7 +44,7 @@ def register(name: str, *, title: str, source: str) -> Callable[[_Class], _Class
     return decorate
 
 
-def algorithms() -> Mapping[str, type[BaseAlgorithm]]:
+def registered() -> Mapping[str, type[BaseAlgorithm]]:
     """Every registered algorithm by name, those of the package first."""
     _load_all()
     return dict(_registered)
