@@ -402,6 +402,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         verdict = None if last is None else last.verdict
         info = StepInfo(
             problem_id=self.problem.id,
+            prompt=self.problem.prompt,
             metadata=copy.deepcopy(dict(self.problem.metadata)),
             turn=len(self._turns),
             turns_left=0 if over else self.num_turns - len(self._turns),

@@ -14,6 +14,7 @@ class StepInfo(TypedDict, total=False):
 
     Attributes:
         problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
+        prompt: The problem's text.
         metadata: The problem's metadata (family, split, level, …).
         turn: Turns played so far, 0 after `reset`.
         turns_left: Turns that may still be played.
@@ -31,6 +32,7 @@ class StepInfo(TypedDict, total=False):
     """
 
     problem_id: str
+    prompt: str
     metadata: dict[str, Any]
     turn: int
     turns_left: int

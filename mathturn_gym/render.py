@@ -1,25 +1,34 @@
-"""An episode as people read it: a dialogue with verdicts, in colour where the terminal has it."""
+"""An episode as people read it: a dialogue with verdicts and rewards, as text (colored in a terminal) and as HTML.
+
+    problem and turns, or an Episode ─► lines (who, what kind, text) ─► text, HTML
+
+What a model wrote is shown, never followed: markup is text, control characters are made visible.
+"""
 
 from __future__ import annotations
 
-import io
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from mathturn_gym.types import Problem, Status, StopReason, Verdict
+from mathturn_gym._notebook import Line, dialogue_html
+from mathturn_gym._text import verdict_text, visible
+from mathturn_gym.types import Episode, Problem, Status, StopReason, Verdict
 
-if TYPE_CHECKING:
-    from rich.console import Console
+__all__ = ["RenderedDialogue", "TurnRecord", "print_new", "render_dialogue", "render_episode"]
 
-__all__ = ["TurnRecord", "print_new", "render_dialogue"]
-
-_STYLE: Final = {
-    Status.RIGHT: "bold green",
-    Status.WRONG: "bold red",
-    Status.NO_ANSWER: "bold yellow",
-    Status.UNDECIDED: "bold magenta",
+_ANSI: Final = {
+    "system": "2",
+    "problem": "1;36",
+    "turn": "1",
+    "feedback": "36",
+    "end": "2",
+    Status.RIGHT: "1;32",
+    Status.WRONG: "1;31",
+    Status.NO_ANSWER: "1;33",
+    Status.UNDECIDED: "1;35",
 }
 _END: Final = {
     StopReason.SOLVED: "solved",
@@ -51,6 +60,25 @@ class TurnRecord:
     reward_terms: Mapping[str, float] | None = None
 
 
+class RenderedDialogue(str):
+    """A dialogue as text, which a notebook shows as HTML.
+
+    Args:
+        text: The dialogue.
+        page: The same as HTML.
+    """
+
+    _page: str
+
+    def __new__(cls, text: str, page: str = "") -> RenderedDialogue:  # noqa: D102 - the class docstring has the Args
+        rendered = super().__new__(cls, text)
+        rendered._page = page
+        return rendered
+
+    def _repr_html_(self) -> str:
+        return self._page
+
+
 def render_dialogue(
     problem: Problem,
     turns: Sequence[TurnRecord],
@@ -58,71 +86,89 @@ def render_dialogue(
     *,
     system_prompt: str | None = None,
     color: bool | None = None,
-) -> str:
-    """The whole dialogue as one text.
+) -> RenderedDialogue:
+    """The whole dialogue as one text, which a notebook shows as HTML.
 
     Args:
         problem: Shown first.
         turns: Shown in order, each with its verdict and reward.
         stop_reason: Shown last.
         system_prompt: Shown before the problem, if any.
-        color: With ANSI colour codes; None asks the terminal.
+        color: With ANSI color codes; None asks the terminal.
     """
-    from rich.console import Console
+    lines = [
+        *_head(problem.id, problem.prompt, system_prompt),
+        *(line for index, turn in enumerate(turns) for line in _turn(index, turn)),
+        *_end(stop_reason, [turn.reward for turn in turns]),
+    ]
+    return _render(lines, color)
 
-    color = sys.stdout.isatty() if color is None else color
-    # `force_terminal` makes rich write colour codes although it writes into a string.
-    console = Console(
-        file=io.StringIO(), force_terminal=color, color_system="standard" if color else None, width=100, highlight=False
-    )
-    _say_problem(console, problem, system_prompt)
-    for index, turn in enumerate(turns):
-        _say_turn(console, index, turn)
-    _say_end(console, turns, stop_reason)
-    text = console.file
-    assert isinstance(text, io.StringIO)
-    return text.getvalue()
+
+def render_episode(episode: Episode, *, color: bool | None = None) -> RenderedDialogue:
+    """An episode's dialogue: what `print(episode)` shows.
+
+    Args:
+        episode: Where it was kept without its texts, token counts stand for them.
+        color: With ANSI color codes; None asks the terminal.
+    """
+    prompt = episode.prompt or f"({episode.prompt_length} tokens; this episode was kept without its texts)"
+    lines = _head(episode.problem_id, prompt, None)
+    for turn in episode.turns:
+        text = f"({len(turn.ids)} tokens)" if turn.response is None else turn.response
+        lines += _said(turn.index, text, turn.verdict, turn.reward, turn.feedback)
+    lines += _end(episode.stop_reason, episode.rewards.tolist(), episode.gold)
+    return _render(lines, color)
 
 
 def print_new(
     problem: Problem, turns: Sequence[TurnRecord], stop_reason: StopReason | None, *, system_prompt: str | None = None
 ) -> None:
     """Prints to the terminal what the last `reset` or `step` added."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if turns:
-        _say_turn(console, len(turns) - 1, turns[-1])
-    else:
-        _say_problem(console, problem, system_prompt)
-    _say_end(console, turns, stop_reason)
+    lines = list(_turn(len(turns) - 1, turns[-1])) if turns else _head(problem.id, problem.prompt, system_prompt)
+    lines += _end(stop_reason, [turn.reward for turn in turns])
+    sys.stdout.write(_as_text(lines, _wants_color()))
+    sys.stdout.flush()
 
 
-def _say_problem(console: Console, problem: Problem, system_prompt: str | None) -> None:
-    if system_prompt is not None:
-        _say(console, "system", "dim", system_prompt)
-    _say(console, f"problem {problem.id}", "bold cyan", problem.prompt)
+def _head(problem_id: str, prompt: str, system_prompt: str | None) -> list[Line]:
+    system = [] if system_prompt is None else [Line("system", "system", system_prompt)]
+    return [*system, Line(f"problem {problem_id}", "problem", prompt)]
 
 
-def _say_turn(console: Console, index: int, turn: TurnRecord) -> None:
-    _say(console, f"turn {index + 1}", "bold", turn.response or "(nothing)")
-    verdict = turn.verdict
-    answer = "" if verdict.answer is None else f" · answer {verdict.answer}"
-    reason = f" ({verdict.reason})" if verdict.reason else ""
-    _say(console, "  verdict", _STYLE[verdict.status], f"{verdict.status.value}{reason}{answer} · {turn.reward:+g}")
-    if turn.feedback:
-        _say(console, "feedback", "cyan", turn.feedback)
+def _turn(index: int, turn: TurnRecord) -> Iterator[Line]:
+    return _said(index, turn.response, turn.verdict, turn.reward, turn.feedback)
 
 
-def _say_end(console: Console, turns: Sequence[TurnRecord], stop_reason: StopReason | None) -> None:
+def _said(index: int, response: str, verdict: Verdict, reward: float, feedback: str) -> Iterator[Line]:
+    yield Line(f"turn {index + 1}", "turn", response or "(nothing)")
+    yield Line("  verdict", verdict.status, f"{verdict_text(verdict)} · {reward:+g}")
+    if feedback:
+        yield Line("feedback", "feedback", feedback)
+
+
+def _end(stop_reason: StopReason | None, rewards: Sequence[float], gold: Sequence[str] = ()) -> list[Line]:
+    lines = [Line("gold", "end", " or ".join(gold))] if gold else []
     if stop_reason is not None:
-        total = sum(turn.reward for turn in turns)
-        _say(console, "end", "dim", f"{_END[stop_reason]} · {len(turns)} turns · total reward {total:+g}")
+        turns = f"{len(rewards)} turn{'' if len(rewards) == 1 else 's'}"
+        lines.append(Line("end", "end", f"{_END[stop_reason]} · {turns} · total reward {sum(rewards):+g}"))
+    return lines
 
 
-def _say(console: Console, who: str, style: str, text: str) -> None:
-    """One labelled line or block; a model's text is printed as it is, never as markup, without control codes."""
-    from rich.text import Text
+def _render(lines: Sequence[Line], color: bool | None) -> RenderedDialogue:
+    return RenderedDialogue(_as_text(lines, _wants_color() if color is None else color), dialogue_html(lines))
 
-    shown = "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
-    console.print(Text(who, style=style) + Text(f": {shown}"), soft_wrap=True)
+
+def _as_text(lines: Sequence[Line], color: bool) -> str:
+    shown = []
+    for who, kind, text in lines:
+        label, said = visible(who), visible(text)
+        if color:
+            label = f"\x1b[{_ANSI[kind]}m{label}\x1b[0m"
+            said = f"\x1b[{_ANSI[kind]}m{said}\x1b[0m" if isinstance(kind, Status) else said
+        shown.append(f"{label}: {said}\n")
+    return "".join(shown)
+
+
+def _wants_color() -> bool:
+    """A terminal that was not asked to stay plain (see no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, PolicyError, check_int
@@ -46,6 +47,8 @@ class EpisodeRecorder:
         self._place = index, seed, group
         self._problem_id = str(info["problem_id"])
         self._metadata = dict(info.get("metadata", {}))
+        self._prompt, self._gold = str(info.get("prompt", "")), tuple(info.get("gold", ()))
+        self._budgets = [int(info["completion_budget"])]  # one ahead of the turns: what the next completion may have
         self._ids = np.asarray(prompt_ids, np.int64)
         self._completions: list[Completion] = []
         self._starts: list[int] = []
@@ -103,6 +106,7 @@ class EpisodeRecorder:
         self._starts.append(start)
         self._rewards.append(float(reward))
         self._infos.append(info)
+        self._budgets.append(int(info["completion_budget"]))
         self._ids = observation
 
     def episode(self, discount: float = 1.0) -> Episode:
@@ -140,7 +144,22 @@ class EpisodeRecorder:
             seed=seed,
             group=group,
             metadata=self._metadata,
+            prompt=self._prompt,
+            responses=tuple(str(info["response"]) for info in self._infos),
+            gold=self._gold,
+            budgets=tuple(self._budgets[:-1]),
+            token_values=self._token_values(),
         )
+
+    def _token_values(self) -> dict[str, npt.NDArray[np.float32]]:
+        """What the policy said of its ids besides their log-probs, NaN off the mask and where it said nothing."""
+        values: dict[str, npt.NDArray[np.float32]] = {}
+        for start, completion in zip(self._starts, self._completions, strict=True):
+            for name, own in (("entropy", completion.entropies), ("raw_logprob", completion.raw_logprobs)):
+                if own is not None:
+                    row = values.setdefault(name, np.full(len(self._ids), np.nan, np.float32))
+                    row[start : start + len(completion)] = own
+        return values
 
 
 def collect(

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym._text import shorten
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 
 __all__ = [
@@ -98,6 +99,16 @@ class Problem:
         if not gold or not all(isinstance(text, str) and text.strip() for text in gold):
             raise InvalidValueError(f"Problem.gold must hold one or more non-empty texts, got {self.gold!r}")
 
+    def __repr__(self) -> str:
+        """`Problem('p/1', '1+1=?', gold '2')`, long texts shortened."""
+        gold = " or ".join(map(shorten, self.gold))
+        return f"Problem({shorten(self.id)}, {shorten(self.prompt)}, gold {gold})"
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import problem_html
+
+        return problem_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -146,6 +157,18 @@ class Verdict:
         """The score as a plain float (what rewards are made of)."""
         assert self.score is not None
         return self.score
+
+    def __repr__(self) -> str:
+        """`Verdict(wrong: different, answer '41')`; the score where it is not the status's own."""
+        reason = f": {self.reason}" if self.reason else ""
+        answer = "" if self.answer is None else f", answer {shorten(self.answer)}"
+        score = "" if self.value == float(self.correct) else f", score {self.value:g}"
+        return f"Verdict({self.status.value}{reason}{answer}{score})"
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import verdict_html
+
+        return verdict_html(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,6 +233,12 @@ class Completion:
         """Number of ids."""
         return int(self.ids.shape[0])
 
+    def __repr__(self) -> str:
+        """`Completion(12 tokens, mean log-prob -0.41)`."""
+        known = self.logprobs[~np.isnan(self.logprobs)]
+        sure = f", mean log-prob {known.mean():.3f}" if known.size else ""
+        return f"Completion({len(self)} tokens{sure}{', truncated' if self.truncated else ''})"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
@@ -226,6 +255,8 @@ class Turn:
         feedback: The feedback as text (empty after the last turn).
         verdict: The verdict.
         reward: The reward.
+        response: The text that was verified; None where the episode was kept without its texts.
+        budget: The most tokens that the completion could have; None where nobody noted it.
     """
 
     index: int
@@ -238,11 +269,19 @@ class Turn:
     feedback: str
     verdict: Verdict
     reward: float
+    response: str | None = None
+    budget: int | None = None
+
+    def __repr__(self) -> str:
+        """`Turn(0, 12 tokens, wrong, reward -1)`."""
+        return f"Turn({self.index}, {len(self.ids)} tokens, {self.verdict.status.value}, reward {self.reward:g})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Episode:
-    """All turns on one problem: exactly the ids that the policy saw and said.
+    """All turns on one problem: exactly the ids that the policy saw and said, and the same as text.
+
+    The ids are what counts: texts are only derived from them, for readers. `print(episode)` is the dialogue.
 
     Args:
         problem_id: The problem's id.
@@ -264,6 +303,12 @@ class Episode:
         seed: The collection's seed.
         group: Episodes on one problem that were sampled together share it.
         metadata: The problem's metadata.
+        prompt: The problem's text, "" where nobody kept it.
+        responses: K texts, those that were verified; none at all where nobody kept them.
+        gold: The accepted answers, where the environment was asked to give them (`gold_in_info=True`).
+        budgets: The most tokens that each completion could have; K numbers, or none at all where nobody noted them.
+        token_values: Other numbers of each id by name, float32 (T,), NaN where an id has none: "entropy", "raw_logprob"
+            (of the policy, where asked for), "advantage" (of a trainer).
 
     Raises:
         InvalidEpisodeError: a law is broken; the message names the field and the turn.
@@ -288,6 +333,11 @@ class Episode:
     seed: int | None = None
     group: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str = ""
+    responses: tuple[str, ...] = ()
+    gold: tuple[str, ...] = ()
+    budgets: tuple[int, ...] = ()
+    token_values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks every law that can be checked without the environment."""
@@ -313,6 +363,24 @@ class Episode:
         """True where some turn was right."""
         return any(verdict.correct for verdict in self.verdicts)
 
+    def __repr__(self) -> str:
+        """`Episode(3 on 'p/1': wrong → right, reward 0, 57 tokens)`."""
+        said = " → ".join(verdict.status.value for verdict in self.verdicts) or "no turn"
+        reward = f"reward {self.rewards.sum():g}"
+        return f"Episode({self.index} on {shorten(self.problem_id)}: {said}, {reward}, {len(self.ids)} tokens)"
+
+    def __str__(self) -> str:
+        """The dialogue with verdicts and rewards, colored where it is printed in a terminal."""
+        from mathturn_gym.render import render_episode
+
+        return str(render_episode(self))
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import episode_html
+        from mathturn_gym.render import render_episode
+
+        return episode_html(self, render_episode(self, color=False)._repr_html_())
+
     @property
     def turns(self) -> tuple[Turn, ...]:
         """The turns as views (no id is copied)."""
@@ -330,6 +398,8 @@ class Episode:
                 feedback=self.feedbacks[k],
                 verdict=self.verdicts[k],
                 reward=float(self.rewards[k]),
+                response=self.responses[k] if self.responses else None,
+                budget=self.budgets[k] if self.budgets else None,
             )
             for k, (start, end) in enumerate(spans)
         )
@@ -390,6 +460,16 @@ def check_episode(episode: Episode) -> None:
     for name in ("verdicts", "feedbacks", "turn_truncated"):
         if len(getattr(episode, name)) != turns:
             raise InvalidEpisodeError(f"{who}: {name} has {len(getattr(episode, name))} entries for {turns} turns")
+    for name in ("responses", "budgets"):
+        if len(getattr(episode, name)) not in (0, turns):
+            raise InvalidEpisodeError(
+                f"{who}: {name} has {len(getattr(episode, name))} entries for {turns} turns (none at all is allowed)"
+            )
+    for name, values in episode.token_values.items():
+        if values.dtype != np.float32 or values.shape != (size,):
+            raise InvalidEpisodeError(
+                f"{who}: token_values[{name!r}] must be float32 of shape ({size},), got {values.dtype} {values.shape}"
+            )
     if episode.returns is not None and (episode.returns.shape != (turns,) or episode.returns.dtype != np.float32):
         raise InvalidEpisodeError(f"{who}: returns must be float32 ({turns},), got {episode.returns.dtype}")
     if not np.all(np.isfinite(episode.rewards)):

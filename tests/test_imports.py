@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
 LAYERS = (
-    {"errors", "types", "spaces", "seeding", "registration", "info", "_transformers"},
-    {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "render", "returns"},
+    {"errors", "types", "spaces", "seeding", "registration", "info", "render", "_notebook", "_text", "_transformers"},
+    {"problems", "verifier", "dialogue", "dialogue_areal", "feedback", "rewards", "judging", "returns"},
     {"env"},
     {"vector", "rollout", "rollout_async", "streaming"},
     {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},

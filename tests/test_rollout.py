@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -160,8 +161,8 @@ def test_no_episodes() -> None:
 
 
 def test_recorder_refuses_what_breaks_the_sequence_law() -> None:
-    info = {"problem_id": "p/1", "turn": 0}
-    after = {"problem_id": "p/1", "turn": 1, "verdict": None}
+    info = {"problem_id": "p/1", "turn": 0, "completion_budget": 4}
+    after = {"problem_id": "p/1", "turn": 1, "verdict": None, "completion_budget": 0}
     ids: Ids = np.array([1, 2], np.int64)
     for observation in ([1, 9, 3], [1, 2, 9], [1, 2]):
         recorder = EpisodeRecorder(ids, info)
@@ -171,3 +172,28 @@ def test_recorder_refuses_what_breaks_the_sequence_law() -> None:
     recorder.add(Completion(np.array([3])), np.array([1, 2, 3], np.int64), 1.0, True, False, after)
     with pytest.raises(InvalidEpisodeError, match="has ended"):
         recorder.add(Completion(np.array([3])), np.array([1, 2, 3, 3], np.int64), 1.0, True, False, after)
+
+
+def test_episodes_keep_the_texts_budgets_and_other_numbers_of_their_turns() -> None:
+    class Sure:
+        """A policy that is sure of "4" and says how sure."""
+
+        def complete(
+            self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Any = None
+        ) -> list[Completion]:
+            ids = DIALOGUE.prompt_ids("4")[:3]
+            return [Completion(ids, np.zeros(3, np.float32), entropies=np.full(3, 0.5, np.float32)) for _ in contexts]
+
+    env = make(2, num_turns=2, max_completion_tokens=9, gold_in_info=True)
+    problem = env.envs[0].unwrapped.source.get(0, 0)
+    (episode,) = collect(env, Sure(), 1)
+    assert episode.prompt == problem.prompt
+    assert episode.gold == problem.gold
+    assert episode.budgets == (9, 9)
+    assert episode.responses == tuple(DIALOGUE.text(turn.ids) for turn in episode.turns)
+    assert [turn.response for turn in episode.turns] == list(episode.responses)
+    entropy = episode.token_values["entropy"]
+    assert np.array_equal(np.isnan(entropy), ~episode.loss_mask)
+    assert set(entropy[episode.loss_mask].tolist()) == {0.5}
+    (silent,) = collect(make(1), POLICY, 1)
+    assert (silent.gold, dict(silent.token_values)) == ((), {})  # gold only where it was asked for

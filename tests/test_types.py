@@ -57,6 +57,12 @@ def test_turns_are_views_of_the_episode() -> None:
         ({"versions": np.array([-1, -1, 2, 2, -1, 1], np.int32)}, "versions run backwards"),
         ({"versions": np.array([0, -1, 0, 0, -1, 1], np.int32)}, f"versions {NO_VERSION} off the loss mask"),
         ({"ids": np.array([1, 2, 3, 4, 5, 6], np.int32)}, "ids must be int64"),
+        ({"responses": ("a",)}, r"responses has 1 entries for 2 turns \(none at all is allowed\)"),
+        ({"budgets": (1, 2, 3)}, "budgets has 3 entries for 2 turns"),
+        (
+            {"token_values": {"entropy": np.zeros(6)}},
+            r"token_values\['entropy'\] must be float32 of shape \(6,\), got float64",
+        ),
         ({"turn_spans": np.array([[2, 4], [3, 6]])}, r"turn 1 spans \[3, 6\) after 4"),
         ({"turn_spans": np.array([[2, 4], [5, 7]])}, r"turn 1 spans \[5, 7\) after 4, of 6 ids"),
         ({"rewards": np.array([1.0])}, "turn_spans"),

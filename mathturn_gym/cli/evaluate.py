@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -136,18 +135,16 @@ def play_and_keep(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from mathturn_gym.rollout import collect
-    from mathturn_gym.trajectories import episode_to_record, read_episodes
+    from mathturn_gym.trajectories import EpisodeWriter, read_episodes
 
-    kept = list(read_episodes(path)) if path.exists() else []
-    done = {episode.index: episode for episode in kept if episode.index < total}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress, path.open("a", encoding="utf-8") as stream:
+    with Progress(*columns, console=console) as progress, EpisodeWriter(path) as writer:
+        done = {episode.index: episode for episode in read_episodes(path) if episode.index < total}
         task = progress.add_task("episodes", total=total, completed=len(done))
 
         def keep(episode: Episode) -> None:
             done[episode.index] = episode
-            stream.write(json.dumps(episode_to_record(episode), allow_nan=False) + "\n")
-            stream.flush()
+            writer.write(episode)
             solved = sum(e.solved for e in done.values())
             progress.update(task, advance=1, description=f"solved {solved / len(done):.3f}")
 
@@ -189,7 +186,6 @@ class _Folder:
             )
         elif self.episodes_path.exists():
             self._check_same(settings_path, settings)
-            _drop_half_line(self.episodes_path)
         path.mkdir(parents=True, exist_ok=True)
         write_json(settings_path, settings)
 
@@ -204,13 +200,6 @@ class _Folder:
                 f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {settings[changed[0]]!r};"
                 " an evaluation goes on with the settings it began with (--overwrite begins anew)"
             )
-
-
-def _drop_half_line(path: Path) -> None:
-    """Cuts off a last line that a killed process left unfinished."""
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -137,6 +137,8 @@ def load_adapter(model: Any, name: str | Path, *, trainable: bool = False) -> An
         MissingDependencyError: peft is not installed.
         CheckpointError: no adapter is there, or it is another model's.
     """
+    from safetensors import SafetensorError
+
     peft = _peft()
     folder = Path(name)
     if folder.is_dir() and not (folder / "adapter_model.safetensors").is_file():
@@ -145,7 +147,7 @@ def load_adapter(model: Any, name: str | Path, *, trainable: bool = False) -> An
         kwargs = pretrained_kwargs(name)
         del kwargs["trust_remote_code"]  # peft knows no custom code
         return peft.PeftModel.from_pretrained(model, str(name), is_trainable=trainable, use_safetensors=True, **kwargs)
-    except _BROKEN as error:
+    except (*_BROKEN, SafetensorError) as error:
         raise CheckpointError(f"no adapter can be loaded from {str(name)!r}: {_first_line(error)}") from error
 
 

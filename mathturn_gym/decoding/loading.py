@@ -115,8 +115,8 @@ def _source_of(name: str) -> _Source:
     # A path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
     if name.count("/") == 1 and is_hub_name(name) and not Path(name).parent.is_dir():
         return _Source("hub", name)
-    near = difflib.get_close_matches(name, _neighbors(name), n=1, cutoff=0.5)
-    hint = f": did you mean {near[0]!r}?" if near else ""
+    near = _nearest(name)
+    hint = f": did you mean {near!r}?" if near else ""
     raise InvalidValueError(f"unknown policy {name!r}{hint} (allowed: {POLICY_NAMES})")
 
 
@@ -135,14 +135,18 @@ def _folder(path: Path) -> _Source:
     return _Source("folder", str(path))
 
 
-def _neighbors(name: str) -> list[str]:
-    """What a misspelt name may have meant: the fixed names, and what lies beside the path."""
+def _nearest(name: str) -> str | None:
+    """What a misspelt name may have meant: a fixed name, or what lies beside the path."""
     _, colon, rest = name.partition(":")
-    fixed = [f"{known}:{rest}" for known in ("hf", "vllm")] if colon else ["builtin", "random"]
-    if is_hub_name(name):
-        fixed.append(f"hf:{name}")
-    parent = Path(name).parent
-    return fixed + ([str(parent / one.name) for one in parent.iterdir() if one.is_dir()] if parent.is_dir() else [])
+    if "/" in name and not colon:
+        # The first part that is not there is the misspelt one.
+        missing = next(path for path in [*reversed(Path(name).parents), Path(name)] if not path.exists())
+        beside = [one.name for one in missing.parent.iterdir() if one.is_dir()] if missing.parent.is_dir() else []
+        found = difflib.get_close_matches(missing.name, beside, n=1)
+        return str(missing.parent / found[0]) if found else None
+    names = [f"{known}:{rest}" for known in ("hf", "vllm")] if colon else ["builtin", "random"]
+    names += [f"hf:{name}"] if is_hub_name(name) else []
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
 
 
 # ---- what a folder remembers

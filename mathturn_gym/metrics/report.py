@@ -42,6 +42,11 @@ class Report:
         """The figure `name`."""
         return self.figures[name]
 
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import report_html
+
+        return report_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         return {

@@ -258,6 +258,18 @@ class PackedBatch:
         """Ids of each row, int64 (B,), on the host."""
         return np.bincount(self.pieces.row, self.pieces.length, minlength=self.num_rows).astype(np.int64)
 
+    def __repr__(self) -> str:
+        """`PackedBatch(episode, padded: 8 rows, 1,204 tokens, 480 trained on)`."""
+        return (
+            f"PackedBatch({self.layout}, {self.form}: {self.num_rows:,} rows, {self.num_tokens:,} tokens,"
+            f" {self.count('token'):,} trained on)"
+        )
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym._notebook import batch_html
+
+        return batch_html(self)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor by its name (`predictor_index` where there is one)."""
         names = [*_TOKEN_DTYPES, "cu_seqlens", *(() if self.predictor_index is None else ("predictor_index",))]

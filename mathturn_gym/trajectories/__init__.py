@@ -6,7 +6,7 @@ The schema is in `docs/trajectories.md`. Nothing here is pickled, and a file's c
 """
 
 from mathturn_gym.trajectories.batches import load_batch, save_batch
-from mathturn_gym.trajectories.files import BadRow, EpisodeReader, read_episodes, write_episodes
+from mathturn_gym.trajectories.files import BadRow, EpisodeReader, EpisodeWriter, read_episodes, write_episodes
 from mathturn_gym.trajectories.records import SCHEMA, SCHEMA_VERSION, episode_from_record, episode_to_record
 from mathturn_gym.trajectories.tables import episodes_from_table, episodes_to_table
 
@@ -15,6 +15,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "BadRow",
     "EpisodeReader",
+    "EpisodeWriter",
     "episode_from_record",
     "episode_to_record",
     "episodes_from_table",

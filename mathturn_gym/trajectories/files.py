@@ -27,11 +27,12 @@ from mathturn_gym.trajectories.tables import (
 )
 from mathturn_gym.types import Episode
 
-__all__ = ["BadRow", "EpisodeReader", "read_episodes", "write_episodes"]
+__all__ = ["BadRow", "EpisodeReader", "EpisodeWriter", "read_episodes", "write_episodes"]
 
 logger = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
+_BLOCK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ class EpisodeReader(Iterable[Episode]):
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
         with file:
             check_table_schema(file.schema_arrow, str(self.path), named=True)
-            for batch in file.iter_batches(self.batch_size, columns=table_schema().names):
+            columns = [name for name in table_schema().names if name in file.schema_arrow.names]
+            for batch in file.iter_batches(self.batch_size, columns=columns):
                 for result in episodes_from_table(batch):
                     yield (result, None) if isinstance(result, InvalidEpisodeError) else result
 
@@ -169,6 +171,61 @@ def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode], *,
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
     return count
+
+
+class EpisodeWriter:
+    """A JSON-lines file that grows while a run goes on, a line per episode; what was written so far always loads.
+
+    Args:
+        path: `*.jsonl`; where it is there, it is continued. A last line that a killed process left unfinished is cut off.
+
+    Raises:
+        InvalidValueError: another suffix, or a folder that is not there.
+
+    >>> with EpisodeWriter("run/episodes.jsonl") as writer:  # doctest: +SKIP
+    ...     collect(env, policy, 100, on_episode=writer.write)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.suffix != ".jsonl":
+            raise InvalidValueError(f"path must end in .jsonl, which can be continued, got {self.path.name!r}")
+        if not self.path.parent.is_dir():
+            raise InvalidValueError(f"path must be in a folder that is there, got {str(self.path)!r}")
+        _cut_torn_line(self.path)
+        self._stream = self.path.open("a", encoding="utf-8")
+
+    def write(self, episode: Episode) -> None:
+        """Appends an episode; a reader of the file finds it from now on."""
+        _write_lines(self._stream, [episode])
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._stream.close()
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cuts off what follows the last line end; the file is read from its end, since it may be large."""
+    if not path.exists():
+        return
+    with path.open("r+b") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - _BLOCK)
+            stream.seek(begin)
+            at = stream.read(end - begin).rfind(b"\n")
+            if at >= 0:
+                stream.truncate(begin + at + 1)
+                return
+            end = begin
+        stream.truncate(0)
 
 
 def _write_lines(stream: IO[str], episodes: Iterable[Episode]) -> int:

@@ -34,13 +34,12 @@ def episode_to_record(episode: Episode) -> dict[str, Any]:
     Raises:
         InvalidEpisodeError: metadata that JSON would change (keys that are no texts, tuples, NaN, objects).
     """
-    logprobs = [None if value != value else value for value in episode.logprobs.tolist()]
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "ids": episode.ids.tolist(),
         "loss_mask": episode.loss_mask.astype(np.int8).tolist(),
-        "logprobs": logprobs,
+        "logprobs": _with_nulls(episode.logprobs),
         "versions": episode.versions.tolist(),
         **facts_to_record(episode),
     }
@@ -64,7 +63,17 @@ def facts_to_record(episode: Episode) -> dict[str, Any]:
         "seed": None if episode.seed is None else int(episode.seed),
         "group": episode.group,
         "metadata": checked_metadata(episode),
+        "prompt": episode.prompt,
+        "responses": list(episode.responses),
+        "gold": list(episode.gold),
+        "budgets": [int(budget) for budget in episode.budgets],
+        "token_values": {name: _with_nulls(values) for name, values in episode.token_values.items()},
     }
+
+
+def _with_nulls(values: npt.NDArray[np.float32]) -> list[float | None]:
+    """Numbers as JSON has them, which has no NaN."""
+    return [None if value != value else value for value in values.tolist()]
 
 
 def verdict_to_record(verdict: Verdict) -> dict[str, Any]:
@@ -113,14 +122,11 @@ def episode_from_record(record: object) -> Episode:
             f"schema must be {SCHEMA!r} version {SCHEMA_VERSION}, got {record.get('schema')!r} version "
             f"{record.get('schema_version')!r}"
         )
-    logprobs = _field(record, "logprobs")
-    if isinstance(logprobs, list):
-        logprobs = [math.nan if value is None else value for value in logprobs]
     return build_episode(
         record,
         ids=_integers("ids", _field(record, "ids"), np.int64),
         loss_mask=_flags("loss_mask", _field(record, "loss_mask")),
-        logprobs=_floats("logprobs", logprobs, np.float32),
+        logprobs=_floats("logprobs", _with_nans(_field(record, "logprobs")), np.float32),
         versions=_integers("versions", _field(record, "versions"), np.int32),
     )
 
@@ -154,12 +160,34 @@ def build_episode(record: Mapping[str, Any], **tokens: Any) -> Episode:
             seed=_optional(record, "seed", int),
             group=_optional(record, "group", str),
             metadata=_typed(record, "metadata", dict),
+            **_texts(record),
             **tokens,
         )
     except MathTurnError:
         raise
     except (ValueError, TypeError, OverflowError) as error:  # an unknown stop reason, a number that overflows
         raise InvalidEpisodeError(f"not an episode: {error}") from error
+
+
+def _texts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record may lack, because it is not needed to learn from it: the texts, budgets and other numbers."""
+    found: dict[str, Any] = {}
+    if record.get("prompt") is not None:
+        found["prompt"] = _typed(record, "prompt", str)
+    for name, kind in (("responses", str), ("gold", str), ("budgets", int)):
+        if record.get(name) is not None:
+            found[name] = tuple(_list(record, name, kind))
+    if record.get("token_values") is not None:
+        values = _typed(record, "token_values", dict)
+        found["token_values"] = {
+            name: _floats(f"token_values[{name!r}]", _with_nans(row), np.float32) for name, row in values.items()
+        }
+    return found
+
+
+def _with_nans(values: Any) -> Any:
+    """The numbers of a record; what is no list is refused later, by name."""
+    return [math.nan if value is None else value for value in values] if isinstance(values, list) else values
 
 
 def verdict_from_record(record: Mapping[str, Any], turn: int) -> Verdict:

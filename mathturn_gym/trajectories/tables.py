@@ -26,6 +26,9 @@ _NUMBERS: Final[dict[str, str]] = {
 }
 """Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none)."""
 
+_MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values"})
+"""Columns that a table need not have."""
+
 
 def require_pyarrow() -> Any:
     """The `pyarrow` module, or an error that says what to install."""
@@ -66,6 +69,11 @@ def table_schema() -> Any:
         ("seed", pa.int64()),
         ("group", pa.string()),
         ("metadata_json", pa.string()),
+        ("prompt", pa.string()),
+        ("responses", pa.list_(pa.string())),
+        ("gold", pa.list_(pa.string())),
+        ("budgets", pa.list_(pa.int64())),
+        ("token_values", pa.list_(pa.struct([("name", pa.string()), ("values", pa.list_(pa.float32()))]))),
     ]
     return pa.schema(columns, metadata={"schema": SCHEMA, "schema_version": str(SCHEMA_VERSION)})
 
@@ -83,6 +91,8 @@ def episodes_to_table(episodes: Sequence[Episode]) -> Any:
     records = [facts_to_record(episode) for episode in episodes]
     for episode, record in zip(episodes, records, strict=True):
         record["metadata_json"] = json.dumps(record.pop("metadata"))
+        # The arrays themselves: a table holds NaN, and needs no Python number per id.
+        record["token_values"] = [{"name": name, "values": row} for name, row in episode.token_values.items()]
         _check_storable(episode, record)
     arrays: dict[str, Sequence[npt.NDArray[Any]]] = {
         **{name: [getattr(e, name) for e in episodes] for name in ("ids", "loss_mask", "logprobs", "versions")},
@@ -115,7 +125,8 @@ def _check_storable(episode: Episode, record: dict[str, Any]) -> None:
     for name in ("index", "seed"):
         if record[name] is not None and not -(2**63) <= record[name] < 2**63:
             raise InvalidEpisodeError(f"{who}: {name} must fit in int64 to be stored in a table, got {record[name]}")
-    texts = [record["problem_id"], record["group"] or "", *record["feedbacks"]]
+    texts = [record["problem_id"], record["group"] or "", record["prompt"], *episode.token_values]
+    texts += [*record["feedbacks"], *record["responses"], *record["gold"]]
     texts += [v[name] or "" for v in record["verdicts"] for name in ("reason", "answer", "gold", "tier")]
     for text in texts:
         try:
@@ -138,6 +149,8 @@ def check_table_schema(schema: Any, source: str, *, named: bool) -> None:
         )
     for field in expected:
         at = schema.get_field_index(field.name)
+        if at < 0 and field.name in _MAY_LACK:
+            continue
         if at < 0:
             raise InvalidValueError(f"{source}: column {field.name!r} is missing")
         if not _compatible(schema.field(at).type, field.type):
@@ -174,7 +187,7 @@ def episodes_from_table(table: Any) -> Iterator[Episode | InvalidEpisodeError]:
     pa = require_pyarrow()
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
     for batch in batches:
-        columns = {name: batch.column(name) for name in table_schema().names}
+        columns = {name: batch.column(name) for name in table_schema().names if name in batch.schema.names}
         rows = {name: _rows(column) for name, column in columns.items() if name in _NUMBERS}
         plain = {name: column.to_pylist() for name, column in columns.items() if name not in _NUMBERS}
         for row in range(batch.num_rows):
@@ -210,4 +223,6 @@ def _episode(row: int, rows: dict[str, Callable[[str, int], npt.NDArray[Any]]], 
         record["metadata"] = json.loads(record["metadata_json"])
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidEpisodeError(f"metadata_json is not JSON: {error}") from error
+    if record.get("token_values") is not None:
+        record["token_values"] = {one["name"]: one["values"] for one in record["token_values"]}
     return build_episode(record, **arrays)
