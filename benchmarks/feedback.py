@@ -25,6 +25,7 @@ from typing import Any, Final
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.trainer import make_vec
+
 from mathturn_gym.baselines.training import train
 from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.metrics import Report, summarize

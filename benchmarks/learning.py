@@ -28,6 +28,7 @@ from typing import Any
 from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.trainer import make_vec
+
 from mathturn_gym.baselines.training import train
 from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT, FeedbackContext

@@ -174,7 +174,8 @@ class EnvConfig:
         """
         import gymnasium as gym
 
-        keywords = {**self.keywords, "problems": self.problems(split), **changes}
+        given = changes if "problems" in changes else {"problems": self.problems(split), **changes}
+        keywords = {**self.keywords, **given}
         keywords = {name: _resolved(name, value) for name, value in keywords.items()}
         if "tokenizer" not in keywords and getattr(policy, "tokenizer", None) is not None:
             keywords["tokenizer"] = policy.tokenizer
@@ -231,11 +232,11 @@ def env_parameters(env_id: str) -> Mapping[str, Any]:
 
     try:
         spec = gym.spec(env_id)
-    except (gym.error.Error, TypeError, AttributeError) as error:
-        if isinstance(env_id, str) and ":" in env_id:
+    except (gym.error.Error, ImportError, TypeError, AttributeError) as error:
+        if ":" in str(env_id):
             raise InvalidValueError(f"environment {env_id!r} cannot be loaded: {error}") from error
         raise_unknown_name("environment", env_id, ENV_DEFAULTS)
-    entry = spec.entry_point
+    entry: Any = spec.entry_point
     kind = load_env_creator(entry) if isinstance(entry, str) else entry
     if not (isinstance(kind, type) and issubclass(kind, MathMultiTurnEnv)):
         raise InvalidValueError(f"environment {env_id!r} must make a MathMultiTurnEnv, got {kind!r}")
@@ -304,12 +305,38 @@ def _source(problems: ProblemsLike) -> ProblemSource:
 
 
 def _part_of(problems: ProblemsLike, split: str) -> ProblemSource:
-    from mathturn_gym.baselines.tasks import curriculum_of
     from mathturn_gym.problems import load_problems
 
     if not isinstance(problems, str):
         return load_problems(problems)
     if problems.startswith("curriculum:"):
-        return curriculum_of(problems, split)
+        return _curriculum(problems, split)
     named = ":" in problems or problems.endswith((".jsonl", ".json"))
     return load_problems(problems if named else "+".join(f"{part}:{split}" for part in problems.split("+")))
+
+
+def _curriculum(name: str, split: str) -> ProblemSource:
+    """The problems of "curriculum:FAMILY,FAMILY@LOW-HIGH".
+
+    Args:
+        name: Families by name; levels LOW to HIGH of each.
+        split: "train" gives the curriculum; every other split all cells alike, so that evaluations stay comparable.
+
+    Raises:
+        InvalidValueError: not of this form, or an unknown family or level.
+
+    >>> _curriculum("curriculum:integers,linear@1-2", "validation").name
+    'integers@1+integers@2+linear@1+linear@2'
+    """
+    from mathturn_gym.problems import Curriculum, Mixture, load_problems
+
+    families, at, levels = name.removeprefix("curriculum:").partition("@")
+    low, dash, high = levels.partition("-")
+    if not (families and at and dash and low.isdigit() and high.isdigit() and int(low) <= int(high)):
+        raise InvalidValueError(f"problems must be 'curriculum:FAMILY,FAMILY@LOW-HIGH', got {name!r}")
+    names = families.split(",")
+    cells = range(int(low), int(high) + 1)
+    if split == "train":
+        return Curriculum(names, cells)
+    sources = [load_problems(f"{family}@{level}:{split}") for family in names for level in cells]
+    return Mixture(sources, name="+".join(f"{family}@{level}" for family in names for level in cells))

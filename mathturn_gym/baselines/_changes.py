@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mathturn_gym.baselines.algorithms import algorithm_named
@@ -11,7 +12,7 @@ from mathturn_gym.baselines.settings import PARTS, RunConfig
 from mathturn_gym.config import DEFAULT_ENV, SPLIT_NAMES, env_parameters
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
-__all__ = ["changed", "setting_names"]
+__all__ = ["changed", "dotted", "parse_settings", "setting_names"]
 
 _RUN: Final = tuple(
     one.name for one in dataclasses.fields(RunConfig) if one.name not in PARTS and one.name not in ("task",)
@@ -57,7 +58,7 @@ def changed(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
     {'every': 5}
     """
     result = {name: dict(value) if name in PARTS else value for name, value in parts.items()}
-    for name, value in _flat(settings).items():
+    for name, value in dotted(settings).items():
         known = setting_names(result)
         part, field = _place(name, known, result["algorithm"]["name"])
         if part:
@@ -67,8 +68,15 @@ def changed(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{PART: {FIELD: VALUE}} as {"PART.FIELD": VALUE}; the environment's id first, which decides what fields there are."""
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{PART: {FIELD: VALUE}} as {"PART.FIELD": VALUE}; the environment's id first, which decides what fields there are.
+
+    Raises:
+        InvalidValueError: a part's name without a field.
+
+    >>> dotted({"clip": 0.1, "evaluation": {"every": 5}})
+    {'clip': 0.1, 'evaluation.every': 5}
+    """
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if name in PARTS:
@@ -78,6 +86,27 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return dict(sorted(found.items(), key=lambda item: item[0] not in ("id", "env.id")))
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """`FIELD=VALUE` texts as a dictionary; a value is JSON where it is, else a text.
+
+    Raises:
+        InvalidValueError: a text without "=".
+
+    >>> parse_settings(["discount=0.5", "env.feedback=hint", "betas=[0.9, 0.99]"])
+    {'discount': 0.5, 'env.feedback': 'hint', 'betas': [0.9, 0.99]}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidValueError(f"--set must be FIELD=VALUE or PART.FIELD=VALUE, got {text!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def _place(name: str, known: Mapping[str, tuple[str, ...]], algorithm: str) -> tuple[str, str]:

@@ -80,7 +80,9 @@ class Optimizer:
                 elif isinstance(now, torch.Tensor):
                     saved = tensors.get(f"{name}.{kind}.{parameter_name}")
                     if saved is None or saved.shape != now.shape:
-                        raise ValueError(f"no {kind} of {name} parameter {parameter_name} with shape {tuple(now.shape)}")
+                        raise ValueError(
+                            f"no {kind} of {name} parameter {parameter_name} with shape {tuple(now.shape)}"
+                        )
                     state[kind] = saved.to(now)
         self.steps = steps
 

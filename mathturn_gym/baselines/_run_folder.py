@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mathturn_gym.baselines._checkpoints import TrainerState
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["RunFolder", "read_config", "read_metrics", "read_object"]
+__all__ = ["RunFolder", "flat", "read_config", "read_metrics", "read_object"]
 
 _LOG = logging.getLogger(__name__)
 _NEWEST: Final = "checkpoint"
@@ -73,7 +73,9 @@ class RunFolder:
         try:
             self._held.enter_context(locked(self.path / ".lock"))
         except LockedError as error:
-            raise LockedError(f"run_dir {str(self.path)!r}: another process trains there; choose another folder") from error
+            raise LockedError(
+                f"run_dir {str(self.path)!r}: another process trains there; choose another folder"
+            ) from error
         try:
             self._open(resume, overwrite)
         except BaseException:
@@ -207,11 +209,13 @@ class RunFolder:
     def _check_same(self) -> None:
         """A run goes on as it began: another config is another run."""
         before, now = read_object(self._config_file), json.loads(json.dumps(self._config.to_json()))
-        was, wanted = _flat(before), _flat(now)
+        was, wanted = flat(before), flat(now)
         free = {"save_every", "keep", "budget.cpu_seconds"}
         if self._config.optimization.schedule == "constant":  # a longer run is the same run, only longer
             free |= {"budget.episodes", "budget.tokens"}
-        differ = sorted(name for name in wanted.keys() | was.keys() if name not in free and was.get(name) != wanted.get(name))
+        differ = sorted(
+            name for name in wanted.keys() | was.keys() if name not in free and was.get(name) != wanted.get(name)
+        )
         if differ:
             shown = ", ".join(f"{name} was {was.get(name)!r}, is {wanted.get(name)!r}" for name in differ)
             raise CheckpointError(f"{str(self.path)!r} cannot be resumed with another config: {shown}")
@@ -289,12 +293,12 @@ def _row(line: bytes) -> dict[str, float] | None:
     return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, by dotted names."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         nested = isinstance(value, Mapping)
-        found |= _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+        found |= flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
     return found
 
 

@@ -9,7 +9,6 @@ Everything random is drawn from (seed, iteration), so a resumed run continues th
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import math
 import time
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
 from mathturn_gym.baselines._evaluation import PLAYED_AT_ONCE, accuracy_by_turn
@@ -78,7 +78,7 @@ class Trainer(Session):
         self.model = self._policy.model
         use_row_attention(self.model)
         if config.optimization.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            _checkpoint_gradients(self.model)
         self._optimizer = self.make_optimizer(self.model)
         self._reference = self._make_reference() if self.algorithm.needs_reference else None
         self.state = self.algorithm.begin(self)
@@ -87,9 +87,7 @@ class Trainer(Session):
         self._curriculum = source if isinstance(source, Curriculum) else None
         batch, evaluated = config.optimization.batch_episodes, config.evaluation.episodes
         self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source)
-        self._eval_env: Any = config.env.make(
-            "validation", max(1, min(evaluated, PLAYED_AT_ONCE)), policy=self._policy
-        )
+        self._eval_env: Any = config.env.make("validation", max(1, min(evaluated, PLAYED_AT_ONCE)), policy=self._policy)
         if config.optimization.schedule != "constant" and config.budget.tokens is config.budget.episodes is None:
             _LOG.warning(
                 "optimization.schedule %r follows tokens or episodes, and the budget has CPU seconds alone: the learning"
@@ -376,16 +374,20 @@ class Trainer(Session):
         return trained_logprobs(logits.float(), part, temperature=self._policy.sampling.temperature)
 
 
+def _loaded(config: RunConfig) -> Any:
+    """The policy that the config describes, its weights in float32 unless it says otherwise."""
+    name = config.policy.model
+    if name == "random" or name.startswith(("http://", "https://", "vllm:")):
+        raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
+    changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
+    if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
+        changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
+    return load_policy(config.policy, **changes)
+
+
 def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
     """The policy that a run starts from, sampled by the very probabilities that training sees."""
-    found = policy
-    if policy is None:
-        weights = dataclasses.replace(
-            config.policy,
-            dtype=config.policy.dtype or "float32",  # AdamW's steps are too small for bfloat16's eight bits
-            seed=derive_seed("init", config.seed) % 2**32,
-        )
-        found = load_policy(weights)
+    found = _loaded(config) if policy is None else policy
     if not isinstance(found, CausalLMPolicy):
         raise InvalidValueError(f"policy must be a CausalLMPolicy to be trained, got {type(found).__name__}")
     sampling = found.sampling
@@ -397,6 +399,15 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
             f"policy.{cut[0]} must be off in training: what it cuts off has a probability in the loss, and none in sampling"
         )
     return found
+
+
+def _checkpoint_gradients(model: Any) -> None:
+    """Makes a model compute a layer's activations again in the backward pass."""
+    options = {"use_reentrant": False}  # the other kind loses gradients where a layer's inputs need none (LoRA)
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+    else:  # what older releases of transformers call it
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
     Budget          when the run ends
     Optimization    batches, gradient steps, optimizer, learning rate: the same for every trainer of a language model
     Evaluation      how often, on how many episodes, and when to give up
-    RunConfig       all parts of a run as one value, which its folder keeps as config.json
+
+`RunConfig` is all parts of a run as one value, which its folder keeps as config.json.
 """
 
 from __future__ import annotations

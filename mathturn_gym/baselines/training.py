@@ -29,6 +29,7 @@ __all__ = ["TrainResult", "train"]
 
 _LOG = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class TrainResult:
     """Result of a run.

@@ -119,6 +119,9 @@ def load_task(task: str | Path) -> Task:
     for name in ("env", "budget"):
         if name not in data:
             raise InvalidValueError(f"task {str(task)!r} lacks the table [{name}]")
+    for name in _TABLES:
+        if not isinstance(data.get(name, {}), dict):
+            raise InvalidValueError(f"task {str(task)!r}: {name} must be a table, as [{name}], got {data[name]!r}")
     about, algorithm, algorithms = (data.pop(name, None) for name in ("about", "algorithm", "algorithms"))
     found = Task(
         path.stem, path, str(about or ""), str(algorithm or "clipped_reinforce"), data, _tables(task, algorithms or {})

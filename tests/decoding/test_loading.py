@@ -166,6 +166,7 @@ def test_what_is_asked_for_goes_before_what_a_run_remembers(tmp_path: Path) -> N
 
 def test_training_leaves_a_run_that_samples_as_it_did(tmp_path: Path) -> None:
     from mathturn_gym.baselines.config import preset
+
     from mathturn_gym.baselines.training import train
 
     settings = {"episodes": 64, "eval_episodes": 0, "minibatches": 1}

@@ -19,10 +19,11 @@ from typing_extensions import TypeVar
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import numpy as np
     import numpy.typing as npt
     import torch
-    from typing_extensions import Self
 
     from mathturn_gym.baselines._session import Metrics, Session
     from mathturn_gym.baselines._trainer import Trainer

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["OnlineRFT"]
 
 
-@register("online_rft", title="online RFT", source="Shao et al. 2024, arXiv:2402.03300, section 5.2; RFT: Yuan et al. 2023")
+@register(
+    "online_rft", title="online RFT", source="Shao et al. 2024, arXiv:2402.03300, section 5.2; RFT: Yuan et al. 2023"
+)
 @dataclass(frozen=True, kw_only=True)
 class OnlineRFT(Algorithm):
     """Online rejection-sampling fine-tuning; see the module.

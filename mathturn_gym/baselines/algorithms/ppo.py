@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["PPO"]
 
 
-@register("ppo", title="PPO", source="Schulman et al. 2017, arXiv:1707.06347; GAE: Schulman et al. 2016, arXiv:1506.02438")
+@register(
+    "ppo", title="PPO", source="Schulman et al. 2017, arXiv:1707.06347; GAE: Schulman et al. 2016, arXiv:1506.02438"
+)
 @dataclass(frozen=True, kw_only=True)
 class PPO(CriticAlgorithm):
     """PPO over tokens; see the module. `gae_lambda` is per token."""

@@ -11,9 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, register
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
@@ -29,9 +27,11 @@ __all__ = [
     "PPO",
     "QRDQN",
     "TRPO",
+    "ActorCritic",
     "ClassicAlgorithm",
     "MaskablePPO",
     "RecurrentPPO",
+    "ValueBased",
 ]
 
 _DECIDED: Final = {"self", "policy", "env", "seed", "device", "verbose", "policy_kwargs", "_init_setup_model"}
@@ -180,7 +180,7 @@ _DQN: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ActorCritic(ClassicAlgorithm):
+class ActorCritic(ClassicAlgorithm):
     """An algorithm with an actor and a critic.
 
     Args:
@@ -191,7 +191,7 @@ class _ActorCritic(ClassicAlgorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ValueBased(ClassicAlgorithm):
+class ValueBased(ClassicAlgorithm):
     """An algorithm that learns values of actions.
 
     Args:
@@ -208,7 +208,7 @@ class _ValueBased(ClassicAlgorithm):
 
 @register("sb3_ppo", title="PPO (SB3)", source="stable-baselines3; Schulman et al. 2017, arXiv:1707.06347")
 @dataclass(frozen=True, kw_only=True)
-class PPO(_ActorCritic):
+class PPO(ActorCritic):
     """PPO of stable-baselines3."""
 
     library, class_name, defaults = "stable_baselines3", "PPO", _PPO
@@ -216,7 +216,7 @@ class PPO(_ActorCritic):
 
 @register("sb3_a2c", title="A2C (SB3)", source="stable-baselines3; Mnih et al. 2016, arXiv:1602.01783")
 @dataclass(frozen=True, kw_only=True)
-class A2C(_ActorCritic):
+class A2C(ActorCritic):
     """A2C of stable-baselines3."""
 
     library, class_name = "stable_baselines3", "A2C"
@@ -232,7 +232,7 @@ class A2C(_ActorCritic):
 
 @register("sb3_dqn", title="DQN (SB3)", source="stable-baselines3; Mnih et al. 2015")
 @dataclass(frozen=True, kw_only=True)
-class DQN(_ValueBased):
+class DQN(ValueBased):
     """DQN of stable-baselines3."""
 
     library, class_name, defaults = "stable_baselines3", "DQN", _DQN
@@ -240,7 +240,7 @@ class DQN(_ValueBased):
 
 @register("maskable_ppo", title="MaskablePPO", source="sb3-contrib; Huang & Ontañón 2022, arXiv:2006.14171")
 @dataclass(frozen=True, kw_only=True)
-class MaskablePPO(_ActorCritic):
+class MaskablePPO(ActorCritic):
     """PPO of sb3-contrib that knows which token ids may follow."""
 
     library, class_name, defaults = "sb3_contrib", "MaskablePPO", _PPO
@@ -248,7 +248,7 @@ class MaskablePPO(_ActorCritic):
 
 @register("recurrent_ppo", title="RecurrentPPO", source="sb3-contrib, an LSTM")
 @dataclass(frozen=True, kw_only=True)
-class RecurrentPPO(_ActorCritic):
+class RecurrentPPO(ActorCritic):
     """PPO of sb3-contrib with an LSTM behind the extractor.
 
     Args:
@@ -263,7 +263,7 @@ class RecurrentPPO(_ActorCritic):
 
 @register("trpo", title="TRPO", source="sb3-contrib; Schulman et al. 2015, arXiv:1502.05477")
 @dataclass(frozen=True, kw_only=True)
-class TRPO(_ActorCritic):
+class TRPO(ActorCritic):
     """TRPO of sb3-contrib."""
 
     library, class_name = "sb3_contrib", "TRPO"
@@ -280,7 +280,7 @@ class TRPO(_ActorCritic):
 
 @register("qr_dqn", title="QR-DQN", source="sb3-contrib; Dabney et al. 2018, arXiv:1710.10044")
 @dataclass(frozen=True, kw_only=True)
-class QRDQN(_ValueBased):
+class QRDQN(ValueBased):
     """QR-DQN of sb3-contrib.
 
     Args:

@@ -27,7 +27,14 @@ from mathturn_gym.baselines._evaluation import PLAYED_AT_ONCE, accuracy_by_turn
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_object
 from mathturn_gym.baselines._session import Ended, Metrics, Report, Session
-from mathturn_gym.baselines.classic.algorithms import ClassicAlgorithm
+from mathturn_gym.baselines.classic.algorithms import (
+    QRDQN,
+    ActorCritic,
+    ClassicAlgorithm,
+    MaskablePPO,
+    RecurrentPPO,
+    ValueBased,
+)
 from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
 from mathturn_gym.baselines.classic.policy import Sb3Policy
 from mathturn_gym.baselines.settings import RunConfig
@@ -68,8 +75,8 @@ class ClassicSession(Session):
         source = config.env.problems("train")
         self.curriculum = source if isinstance(source, Curriculum) else None
         ids = _action_ids(algorithm.answer_characters, tokenizer)
-        masks = algorithm.name == "maskable_ppo"
-        rewards = {"reward_bias": algorithm.reward_bias, "reward_scaling": algorithm.reward_scaling}
+        masks = isinstance(algorithm, MaskablePPO)
+        rewards: dict[str, Any] = {"reward_bias": algorithm.reward_bias, "reward_scaling": algorithm.reward_scaling}
 
         def make() -> TokenLevelEnv:
             env: Any = config.env.make("train", tokenizer=tokenizer, problems=source, **rewards)
@@ -162,18 +169,18 @@ class ClassicSession(Session):
         arguments = dict(algorithm.arguments)
         sizes = {name: getattr(algorithm, name) for name in ("width", "layers", "heads", "feedforward")}
         policy: dict[str, Any] = {"features_extractor_class": WindowTransformer, "features_extractor_kwargs": sizes}
-        if hasattr(algorithm, "exploration_steps"):
-            arguments["exploration_fraction"] = min(
-                1.0, algorithm.exploration_steps / (config.budget.tokens or _NO_END)
-            )
+        if isinstance(algorithm, ValueBased):
+            steps = config.budget.tokens or _NO_END
+            arguments["exploration_fraction"] = min(1.0, algorithm.exploration_steps / steps)
             policy["net_arch"] = []
-        else:
-            policy = language_model_kwargs(BUILTIN_PATH, share_features_extractor=getattr(algorithm, "share_trunk"))
+        if isinstance(algorithm, QRDQN):
+            policy["n_quantiles"] = algorithm.quantiles
+        if isinstance(algorithm, ActorCritic):
+            policy = language_model_kwargs(BUILTIN_PATH, share_features_extractor=algorithm.share_trunk)
             if config.policy.init == "random":  # the extractor draws its own first weights
                 policy["features_extractor_kwargs"] = sizes
-        if hasattr(algorithm, "quantiles"):
-            policy["n_quantiles"] = algorithm.quantiles
-        if hasattr(algorithm, "memory"):  # the critic reads the extractor: a second LSTM costs more than it brings
+        if isinstance(algorithm, RecurrentPPO):
+            # The critic reads the extractor: a second LSTM costs more than it brings.
             policy |= {"lstm_hidden_size": algorithm.memory, "enable_critic_lstm": False}
         model: BaseAlgorithm = algorithm.library_class()(
             algorithm.policy_name,
