@@ -31,11 +31,11 @@ from mathturn_gym.baselines.trainer import make_vec
 
 from mathturn_gym.baselines.training import train
 from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT, FeedbackContext
+from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.types import Policy
+from mathturn_gym.types import Policy, TurnContext
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 # (figure, where, at least or at most, limit): what the figures of the mean over seeds are held to.
@@ -50,9 +50,9 @@ REQUIRED = (
 )
 
 
-def random_hint(context: FeedbackContext) -> str:
+def random_hint(context: TurnContext) -> str:
     """A hint that a coin chooses, true or false."""
-    if context.verdict.correct:
+    if context.judged.correct:
         return RIGHT_TEXT
     true, false = context.problem.hints[0], context.problem.false_hints[0]
     coin = derive_seed("coin", context.problem.id, context.turn) % 2
@@ -92,7 +92,7 @@ def guess8(seed: int, episodes: int | None, played: int, run_dir: str, before: C
     told = preset("guess8", f"{run_dir}-hint", seed=seed, **_changes(episodes))
     untold = preset("guess8", f"{run_dir}-plain", seed=seed, feedback="plain", **_changes(episodes))
     (listener, seconds), (deaf, _) = _train(told), _train(untold)
-    feedbacks: Mapping[str, str | Callable[[FeedbackContext], str]] = {
+    feedbacks: Mapping[str, str | Callable[[TurnContext], str]] = {
         "hint": "hint",
         "hint-flipped": "hint-flipped",
         "random": random_hint,

@@ -11,9 +11,9 @@ and loads nothing heavy; `from mathturn_gym import X` loads what X needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mathturn_gym._lazy import lazy_exports
 from mathturn_gym.registration import register_environments
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mathturn_gym.errors import MathTurnError
     from mathturn_gym.packing import PackedBatch, pack
     from mathturn_gym.problems import ProblemSource, load_problems
-    from mathturn_gym.rollout import collect
+    from mathturn_gym.rollout import acollect, collect
     from mathturn_gym.spaces import TokenIds
-    from mathturn_gym.types import Completion, Episode, Policy, Problem, Status, StopReason, Turn, Verdict
+    from mathturn_gym.types import Completion, Episode, Policy, Problem, Status, StopReason, Turn, TurnContext, Verdict
     from mathturn_gym.vector import MathMultiTurnVectorEnv
     from mathturn_gym.verifier import Verifier
 
@@ -47,8 +47,10 @@ _HOME: Final = {
     "StopReason": "types",
     "TokenIds": "spaces",
     "Turn": "types",
+    "TurnContext": "types",
     "Verdict": "types",
     "Verifier": "verifier",
+    "acollect": "rollout",
     "collect": "rollout",
     "load_problems": "problems",
     "pack": "packing",
@@ -71,8 +73,10 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
     "StopReason",
     "TokenIds",
     "Turn",
+    "TurnContext",
     "Verdict",
     "Verifier",
+    "acollect",
     "collect",
     "load_problems",
     "pack",
@@ -80,16 +84,8 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'mathturn_gym' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
 
 
 register_environments()

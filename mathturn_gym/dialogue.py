@@ -13,20 +13,24 @@ twice. Nothing that was sampled is ever decoded and encoded again.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from mathturn_gym._calls import check_takes, name_of
 from mathturn_gym._transformers import pretrained_kwargs
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.types import Ids, Problem
 
-__all__ = ["CHATML_TEMPLATE", "Dialogue", "load_tokenizer"]
+__all__ = ["CHATML_TEMPLATE", "Dialogue", "DialogueLike", "TurnDialogue", "load_tokenizer", "make_dialogue"]
 
 Tokenizer: TypeAlias = Any
 """A Hugging Face tokenizer (`transformers.PreTrainedTokenizerBase`), which has no useful static type."""
@@ -43,8 +47,31 @@ _ASSISTANT: Final = "Qzanswerqz"
 _USER: Final = "Qzquestionqz"
 _SYSTEM: Final = "Qzsystemqz"
 _LAST: Final = "Qzlastqz"
-_CACHE_SIZE: Final = 4096
+_CACHE_BYTES: Final = 4 * 2**20
 _PROMPT: Final = -1
+_PROBED_TURNS: Final = (0, 1, 2, 3, 8)
+
+
+class _Locks:
+    """Locks that all dialogues of a process share, so that a forked process can have new ones.
+
+    Attributes:
+        encoding: A fast tokenizer is shared by all who load it by name, and encodes plain text by setting a flag of its own
+            for the call: without the lock, another thread's call would encode its markers as plain text too.
+        caches: Held for a look-up.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked process: threads of the parent may have held the old ones."""
+        self.encoding, self.caches = threading.Lock(), threading.Lock()
+
+
+_LOCKS: Final = _Locks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_LOCKS.renew)
 
 
 def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
@@ -72,6 +99,127 @@ def _load_by_name(name: str) -> Tokenizer:
             f"tokenizer {name!r} does not load ({type(error).__name__}: {error}); allowed: 'builtin', a folder with"
             " tokenizer.json and tokenizer_config.json, a hub name, or a tokenizer object"
         ) from error
+
+
+@runtime_checkable
+class TurnDialogue(Protocol):
+    """What the environment needs of a dialogue: the only place where text and ids meet.
+
+    Attributes:
+        vocab_size: Ids are in [0, vocab_size).
+        tokenizer: What it encodes with.
+        system_prompt: Shown with the rendered dialogue, or None.
+        end_of_turn: Ids that close a completion, () where none do; policies that write texts end them with these.
+    """
+
+    vocab_size: int
+    tokenizer: Tokenizer
+    system_prompt: str | None
+    end_of_turn: tuple[int, ...]
+
+    def problem_ids(self, problem: Problem) -> Ids:
+        """The first observation for a problem, int64 (L0,)."""
+        ...
+
+    def response(self, context: Ids, completion_ids: Ids) -> str:
+        """The text that is verified for a completion, int64 (A,), after the context, int64 (L,)."""
+        ...
+
+    def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+        """The ids that follow the completion of turn `turn` where the user says `text`, int64 (F,)."""
+        ...
+
+    def decode(self, ids: Ids) -> str:
+        """The text of any ids, for people."""
+        ...
+
+
+DialogueLike: TypeAlias = "TurnDialogue | Callable[[Tokenizer], TurnDialogue]"
+"""A dialogue, or a function that makes one for a tokenizer (such as the class `Dialogue`)."""
+
+
+def make_dialogue(
+    dialogue: DialogueLike | None, tokenizer: str | Path | Tokenizer, system_prompt: str | None
+) -> TurnDialogue:
+    """The dialogue behind what a user gives.
+
+    Args:
+        dialogue: A dialogue, a function that makes one of a tokenizer, or None for `Dialogue`.
+        tokenizer: "builtin", a folder or hub name, or a tokenizer.
+        system_prompt: Given to the function as a keyword, where there is one.
+
+    Raises:
+        InvalidValueError: it is no dialogue and makes none, or a dialogue that exists is given a tokenizer or system prompt
+            which it does not have.
+    """
+    if dialogue is None:
+        return Dialogue(tokenizer, system_prompt)
+    if isinstance(dialogue, TurnDialogue) and not isinstance(dialogue, type):
+        if tokenizer not in ("builtin", dialogue.tokenizer) or system_prompt not in (None, dialogue.system_prompt):
+            raise InvalidValueError(
+                "tokenizer and system_prompt cannot be given beside a dialogue that exists already: make the dialogue with"
+                f" them, or give a function of a tokenizer as dialogue, got {dialogue!r}"
+            )
+        return dialogue
+    if not callable(dialogue):
+        raise InvalidValueError(
+            f"dialogue must be {_DIALOGUE}, or a function that makes one of a tokenizer, got {dialogue!r}"
+        )
+    options = {} if system_prompt is None else {"system_prompt": system_prompt}
+    check_takes("dialogue", dialogue, "tokenizer", keywords=tuple(options))
+    made = dialogue(load_tokenizer(tokenizer), **options)
+    if not isinstance(made, TurnDialogue):
+        raise InvalidValueError(f"dialogue {name_of(dialogue)} must return {_DIALOGUE}, got {made!r}")
+    return made
+
+
+_DIALOGUE: Final = (
+    "an object with problem_ids(problem), response(context, completion_ids), feedback_ids(text, turn, completion_ids),"
+    " decode(ids),"
+    " vocab_size, tokenizer, system_prompt and end_of_turn"
+)
+
+
+class _IdCache:
+    """Ids of texts that were encoded before, the least recently used leaving first; bounded by bytes, safe in threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.bytes = limit, 0
+        self._kept: OrderedDict[tuple[int, str], Ids] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins empty: a cache is no part of what a dialogue is."""
+        return _IdCache, (self._limit,)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: tuple[int, str]) -> Ids | None:
+        """The ids, read-only, or None."""
+        with _LOCKS.caches:
+            ids = self._kept.get(key)
+            if ids is not None:
+                self._kept.move_to_end(key)
+            return ids
+
+    def put(self, key: tuple[int, str], ids: Ids) -> None:
+        """Keeps ids, unless they alone would drive out most of what is kept."""
+        ids.setflags(write=False)
+        size = _size(key, ids)
+        if size > self._limit // 8:
+            return
+        with _LOCKS.caches:
+            if key in self._kept:
+                return
+            self._kept[key] = ids
+            self.bytes += size
+            while self.bytes > self._limit:
+                self.bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _size(key: tuple[int, str], ids: Ids) -> int:
+    """Bytes of an entry, with about what Python needs around it."""
+    return int(ids.nbytes) + sys.getsizeof(key[1]) + 400
 
 
 class Dialogue:
@@ -106,8 +254,9 @@ class Dialogue:
                 " models), or use a chat model's tokenizer"
             )
         self._head: list[dict[str, str]] = [] if system_prompt is None else [_message("system", system_prompt)]
-        self._cache: OrderedDict[tuple[int, str], Ids] = OrderedDict()
+        self._cache = _IdCache(_CACHE_BYTES)
         self._check_split()
+        self._steady_from = self._find_steady_turn()
         self.vocab_size: int = max(len(self.tokenizer), *(i + 1 for i in self.tokenizer.get_vocab().values()))
         self._markers = self._find_markers()
         self.end_of_turn: tuple[int, ...] = self._find_end_of_turn()
@@ -131,7 +280,7 @@ class Dialogue:
         if ids is None:
             before, after = self._render([*self._head, _message("user", _USER)]).split(_USER)
             ids = self._encode(self._render([*self._head, _message("user", text)]), before, text, after)
-            self._keep((_PROMPT, text), ids)
+            self._cache.put((_PROMPT, text), ids)
         return ids.copy()
 
     def problem_ids(self, problem: Problem) -> Ids:
@@ -158,10 +307,11 @@ class Dialogue:
 
     def _feedback_with_close(self, text: str, turn: int) -> Ids:
         """The ids after an unclosed completion; kept, because the same few texts come again and again."""
+        turn = min(turn, self._steady_from)
         key = (turn, text)
-        if key in self._cache:
-            self._cache.move_to_end(key)
-            return self._cache[key]
+        kept = self._cache.get(key)
+        if kept is not None:
+            return kept
         known = self._render(self._history(turn, _USER))
         answer_end = known.rindex(_ASSISTANT) + len(_ASSISTANT)
         before, after = known[:answer_end], known[answer_end:].rpartition(_USER)
@@ -177,15 +327,8 @@ class Dialogue:
             ids = ids[head.shape[0] :]
         else:  # an id straddles the boundary: what is appended must be ids of its own
             ids = self._encode(rendered[answer_end:], after[0], text, after[2])
-        self._keep(key, ids)
+        self._cache.put(key, ids)
         return ids
-
-    def _keep(self, key: tuple[int, str], ids: Ids) -> None:
-        """Keeps ids for the next time; the oldest leave first."""
-        ids.setflags(write=False)
-        self._cache[key] = ids
-        if len(self._cache) > _CACHE_SIZE:
-            self._cache.popitem(last=False)
 
     def _history(self, turn: int, text: str) -> list[dict[str, str]]:
         """A dialogue in which turn `turn` is answered with `text` (what was said before does not matter to it)."""
@@ -196,11 +339,14 @@ class Dialogue:
         """Ids of a rendering; where `text` holds a marker, it is encoded apart, as plain text."""
         if not (self._markers and self._markers.search(text)):
             return self._tokenize(rendered)
-        plain = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        with _LOCKS.encoding:
+            plain = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return np.concatenate([self._tokenize(before), np.asarray(plain, np.int64), self._tokenize(after)])
 
     def _tokenize(self, text: str) -> Ids:
-        return np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+        with _LOCKS.encoding:
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return np.asarray(ids, dtype=np.int64)
 
     def _render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> str:
         from jinja2 import TemplateError
@@ -272,6 +418,21 @@ class Dialogue:
                 )
         if self._render([*self._head, _message("user", _USER)]).count(_USER) != 1:
             raise ChatTemplateError(f"the chat template of {_name(self.tokenizer)} writes a user message twice")
+
+    def _find_steady_turn(self) -> int:
+        """The first turn from which on the template writes the same after every answer; later ones are rendered as it.
+
+        A dialogue of a thousand turns is then as cheap to answer as one of two. A template that counts its messages has no
+        such turn, and is rendered in full. Templates see roles, texts, and positions (first, last, even, odd): a few turns
+        with the same texts show what they do.
+        """
+        written = []
+        for turn in _PROBED_TURNS:
+            rendered = self._render(self._history(turn, _USER))
+            written.append(rendered[rendered.rindex(_ASSISTANT) :])
+        if len(set(written[1:])) > 1:
+            return sys.maxsize
+        return 0 if written[0] == written[1] else 1
 
     def _find_end_of_turn(self) -> tuple[int, ...]:
         """The leading ids of what follows an assistant message, up to the special id that ends the turn."""

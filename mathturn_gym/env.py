@@ -8,6 +8,7 @@ One class behind three ids, which differ only in the defaults of their keywords.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +16,8 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
-from mathturn_gym.dialogue import Dialogue, Tokenizer
-from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, ArealDialogue
+from mathturn_gym._calls import call_with_turn, name_of, place_of
+from mathturn_gym.dialogue import DialogueLike, Tokenizer, make_dialogue
 from mathturn_gym.errors import (
     EpisodeStateError,
     InvalidActionError,
@@ -26,22 +27,23 @@ from mathturn_gym.errors import (
     check_int,
     raise_unknown_name,
 )
-from mathturn_gym.feedback import Feedback, FeedbackContext, get_feedback
+from mathturn_gym.feedback import Feedback, get_feedback
 from mathturn_gym.info import StepInfo
-from mathturn_gym.judging import VerifierLike, get_verifier
 from mathturn_gym.problems import ProblemsLike, load_problems
 from mathturn_gym.problems.base import FiniteSource
-from mathturn_gym.render import TurnRecord, render_dialogue
-from mathturn_gym.rewards import RewardContext, RewardTerms, get_terms, turn_reward
+from mathturn_gym.render import render_dialogue
+from mathturn_gym.rewards import LARGEST_RETURN, RewardTerms, check_scale, get_terms, turn_reward
 from mathturn_gym.spaces import TokenIds
-from mathturn_gym.types import Ids, Problem, StopReason, Verdict
+from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord, Verdict
+from mathturn_gym.verification import VerifierLike, get_verifier
 
-__all__ = ["EpisodeState", "MathMultiTurnEnv", "StepInfo"]
+__all__ = ["Beginning", "EpisodeState", "MathMultiTurnEnv", "StepInfo", "Transition"]
 
 _OPTIONS: Final = ("problem_id", "index", "family", "level")
 _FEEDBACK_ROOM: Final = 256
 _PROMPT_ROOM: Final = 2048
 _PROBED: Final = 16
+_NO_IDS: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,50 @@ class EpisodeState:
     rng_state: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Beginning:
+    """What a `reset` will do: an episode that has been worked out and not begun.
+
+    Args:
+        problem: Its problem.
+        observation: int64 (L0,); the prompt.
+        stop_reason: Set where the prompt leaves no room for an answer, or there are no turns.
+        stream: Seed of the stream of problems.
+        next_index: Number of the problem after this one.
+        info: What `reset` returns.
+    """
+
+    problem: Problem
+    observation: Ids
+    stop_reason: StopReason | None
+    stream: int
+    next_index: int
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transition:
+    """What a `step` will do: a turn that has been worked out and not played.
+
+    Args:
+        observation: int64 (L,); what `step` returns.
+        reward: What `step` returns.
+        terminated: What `step` returns.
+        truncated: What `step` returns.
+        info: What `step` returns.
+        record: The turn; None where the prompt left no room for one.
+        stop_reason: Why the episode ends with it, or None.
+    """
+
+    observation: Ids
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    record: TurnRecord | None
+    stop_reason: StopReason | None
+
+
 class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     """A token-level, multi-turn mathematics environment.
 
@@ -79,26 +125,31 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         problems: A name ("lins", "add1", "guess8", with ":test" and the like for a split), a `.jsonl` file in the
             schema of GSM8K or MATH, `Problem` objects, or a `ProblemSource`.
         tokenizer: "builtin", a folder or hub name, or a Hugging Face tokenizer with a chat template.
-        num_turns: Turns of an episode, >= 1 (0 with feedback "areal-v0.3", which the original took).
-        max_completion_tokens: The most ids of one action, >= 1.
+        dialogue: Turns texts into ids and back: an object with the methods of `dialogue.TurnDialogue`, or a function that
+            makes one of the tokenizer (it also gets `system_prompt=` where there is one). None takes what the feedback
+            declares, and else `Dialogue`.
+        num_turns: Turns of an episode, >= 1 (or what the feedback declares as its `fewest_turns`).
+        max_completion_tokens: The most tokens of one action, >= 1.
         max_context_tokens: Budget for the whole context. An episode whose next feedback would leave no room for a
-            single id ends truncated, without that feedback. None makes room for every turn at full length: 2,048 for
+            single token ends truncated, without that feedback. None makes room for every turn at full length: 2,048 for
             the prompt, and per turn `max_completion_tokens` + 256 for feedback.
         stop_on_success: End at the first right answer.
-        feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" is the original
-            agent's texts, ids and answers, see `docs/areal.md`), or a callable `FeedbackContext -> str`.
-        verifier: None for the built-in `Verifier()`, another `Verifier`, anything with `verify(response, gold)`, or a
-            callable `(response, gold) -> Verdict | bool | float`.
+        feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
+            agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
+        verifier: None for the built-in `Verifier()`, another `Verifier`, an object with `verify_batch(responses, golds)` or
+            `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
+            returns a `Verdict`, a bool or a score in [0, 1]. See `verification.TurnVerifier`.
         reward_scaling: See `rewards.turn_reward`.
         reward_bias: See `rewards.turn_reward`.
         reward_terms: Terms added to that reward, `{"overlong": 1.0, "turn_cost": 0.05}`: weights of `rewards.TERMS`, or
-            callables `RewardContext -> float` under other names. Each is reported in `info["reward_terms"]`.
+            functions `TurnContext -> float` under other names. Each is reported in `info["reward_terms"]`.
         system_prompt: Text of a system message, or None.
         render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
         gold_in_info: Put the accepted answers into `info["gold"]`.
 
     Raises:
-        InvalidValueError: an argument is outside what is allowed, or no problem fits into `max_context_tokens`.
+        InvalidValueError: an argument is outside what is allowed, a function does not take what it is called with, or no
+            problem fits into `max_context_tokens`.
         ChatTemplateError: the tokenizer has no usable chat template.
         ProblemFileError: a problem file is missing or broken.
     """
@@ -112,6 +163,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         problems: ProblemsLike = "lins",
         tokenizer: str | Tokenizer = "builtin",
         *,
+        dialogue: DialogueLike | None = None,
         num_turns: int = 5,
         max_completion_tokens: int = 1024,
         max_context_tokens: int | None = None,
@@ -128,18 +180,19 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise_unknown_name("render_mode", render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
-        as_areal = feedback == AREAL_FEEDBACK
-        self.num_turns = check_int("num_turns", num_turns, low=0 if as_areal else 1)
+        self._feedback = get_feedback(feedback)
+        self.num_turns = check_int("num_turns", num_turns, low=getattr(self._feedback, "fewest_turns", 1))
         self.max_completion_tokens = check_int("max_completion_tokens", max_completion_tokens, low=1)
         self.stop_on_success = _check_bool("stop_on_success", stop_on_success)
         self.gold_in_info = _check_bool("gold_in_info", gold_in_info)
         self.reward_scaling = check_float("reward_scaling", reward_scaling)
         self.reward_bias = check_float("reward_bias", reward_bias)
+        check_scale(self.reward_bias, self.reward_scaling, self.num_turns)
         self._terms = get_terms(reward_terms)
         self.source = load_problems(problems)
-        self.dialogue = (ArealDialogue if as_areal else Dialogue)(tokenizer, system_prompt)
+        wanted = getattr(self._feedback, "dialogue", None) if dialogue is None else dialogue
+        self.dialogue = make_dialogue(wanted, tokenizer, system_prompt)
         self.verifier = get_verifier(verifier)
-        self._feedback = get_feedback(feedback)
         if max_context_tokens is None:
             max_context_tokens = _PROMPT_ROOM + self.num_turns * (self.max_completion_tokens + _FEEDBACK_ROOM)
         self.max_context_tokens = check_int("max_context_tokens", max_context_tokens, low=1)
@@ -151,9 +204,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         )
         self._problem: Problem | None = None
         self._turns: list[TurnRecord] = []
-        self._buffer: Ids = np.empty(1024, np.int64)
+        self._buffer: Ids = _NO_IDS
         self._length = 0
-        self._pending: tuple[Ids, str] | None = None
+        self._verifier_errors = 0
+        self._supplied: tuple[TurnContext, Verdict] | None = None
         self._stop_reason: StopReason | None = None
         self._ended = False
         self._stream: int | None = None
@@ -179,28 +233,13 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             PromptTooLongError: the prompt is longer than any observation can be. A prompt that fits into an observation
                 but leaves no room for an answer gives an episode that its first `step` truncates, without a turn.
         """
-        super().reset(seed=seed)
-        if seed is not None or self._stream is None:
-            self._stream, self._next_index = self.np_random_seed % 2**32 if seed is None else seed, 0
-        self._problem = self._choose(dict(options or {}))
-        prompt = self.dialogue.problem_ids(self._problem)
-        if prompt.shape[0] > self.observation_space.max_length:
-            length, self._problem = prompt.shape[0], None
-            raise PromptTooLongError(
-                f"the prompt of this problem has {length} ids, max_context_tokens is {self.max_context_tokens}:"
-                " make it larger, or leave the problem out"
-            )
-        self._turns, self._length, self._pending, self._ended = [], 0, None, False
-        self._append(prompt)
-        self._stop_reason = None if self._completion_budget() else StopReason.CONTEXT
-        if not self.num_turns:
-            self._stop_reason = StopReason.TURNS
-        if self.render_mode == "human":
-            self._print_new()
-        return self._observation(), self._info(new_ids_start=0, feedback_start=0)
+        return self.commit_reset(self.plan_reset(seed=seed, options=options))
 
     def step(self, action: Ids) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
         """Plays one turn: verifies the completion, rewards it, and appends it and the feedback.
+
+        Everything is worked out before anything changes: where verifier, feedback or a reward term raises, the episode
+        stands as before the call.
 
         Args:
             action: int64 (A,), 0 <= A <= max_completion_tokens.
@@ -212,9 +251,16 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         Raises:
             InvalidActionError: the action is not in the action space; the message says why.
             EpisodeStateError: there is no episode, or it has ended.
+            UserFunctionError: feedback or a reward term raised, or the verifier has never answered.
+            InvalidValueError: one of them returned what it must not.
         """
-        response = self.begin_turn(action)
-        return self.finish_turn(None if response is None else self.verifier.verify(response, self.problem.gold))
+        supplied, self._supplied = self._supplied, None
+        if supplied is not None and self._plays(supplied[0], action):
+            return self.commit_turn(self.weigh_turn(*supplied))
+        context = self.begin_turn(action)
+        return self.commit_turn(
+            self.weigh_turn(context, None if context is None else self.verifier.verify_turns([context])[0])
+        )
 
     def render(self) -> str | None:
         """The dialogue so far with its verdicts: returned in mode "ansi", printed already in mode "human"."""
@@ -227,10 +273,16 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             return None
         return render_dialogue(self._problem, self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
 
-    # ---- one turn in two halves, so that a vector environment can verify a whole batch in between
+    # ---- a turn and a reset in parts, so that others can verify many turns together, or while they do other things:
+    # ---- working out changes nothing, committing cannot fail
 
-    def begin_turn(self, action: Ids) -> str | None:
-        """Takes the action and returns the response to verify; None where there is no turn to play (see `reset`)."""
+    def begin_turn(self, action: Ids) -> TurnContext | None:
+        """The turn that `step(action)` would play, to be judged; None where there is no turn to play (see `reset`).
+
+        Raises:
+            InvalidActionError: the action is not in the action space; the message says why.
+            EpisodeStateError: there is no episode, or it has ended.
+        """
         if self._problem is None:
             raise EpisodeStateError("step() before reset(): call reset() to begin an episode")
         if self._ended:
@@ -244,46 +296,112 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             )
         if self._stop_reason is not None:
             return None
-        ids = action.astype(np.int64)
-        self._pending = ids, self.dialogue.response(self._buffer[: self._length], ids)
-        return self._pending[1]
+        ids, before = action.astype(np.int64), self._buffer[: self._length]
+        # Neither changes any more: the buffer only grows, and the next episode gets another one.
+        ids.setflags(write=False)
+        before.setflags(write=False)
+        return TurnContext(
+            problem=self._problem,
+            turn=len(self._turns),
+            num_turns=self.num_turns,
+            response=self.dialogue.response(before, ids),
+            context_ids=before,
+            ids=ids,
+            max_tokens=self._budget(self._length),
+            earlier=tuple(self._turns),
+        )
 
-    def finish_turn(self, verdict: Verdict | None) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
-        """Rewards the turn that `begin_turn` began, answers it, and returns what `step` returns."""
-        start = self._length
-        if verdict is None:  # the prompt left no room, or there are no turns: nothing was played
-            self._ended = True
-            terminated = self._stop_reason is StopReason.TURNS
-            return self._observation(), 0.0, terminated, not terminated, self._info(start, start)
-        if self._pending is None:
-            raise EpisodeStateError("finish_turn() without begin_turn(): there is no turn to finish")
-        (action, response), self._pending = self._pending, None
-        turn = len(self._turns)
-        self._append(action)
-        feedback_start = self._length
-        terminated = (verdict.correct and self.stop_on_success) or turn + 1 == self.num_turns
-        text = ""
-        if terminated:
-            solved = verdict.correct and self.stop_on_success
-            self._stop_reason = StopReason.SOLVED if solved else StopReason.TURNS
+    def supply_verdict(self, context: TurnContext, verdict: Verdict) -> None:
+        """Hands in the verdict of a turn that `begin_turn` gave; a `step` with its action then does not verify again.
+
+        So a scheduler can verify what ended together at once, and still step through whatever wrappers there are.
+        """
+        self._supplied = context, verdict
+
+    def weigh_turn(self, context: TurnContext | None, verdict: Verdict | None) -> Transition:
+        """What a judged turn leads to.
+
+        Args:
+            context: From `begin_turn`.
+            verdict: Its verdict; None where there is no turn to play.
+
+        Raises:
+            UserFunctionError: feedback or a reward term raised.
+            InvalidValueError: one of them returned what it must not.
+        """
+        if context is None or verdict is None:  # the prompt left no room, or there are no turns: nothing is played
+            terminated, stop = self._stop_reason is StopReason.TURNS, self._stop_reason
+            info = self._info(self.problem, None, 0, stop, self._length, self._length, self._length)
+            return Transition(self._observation(), 0.0, terminated, not terminated, info, None, stop)
+        context = dataclasses.replace(context, verdict=verdict)
+        solved = verdict.correct and self.stop_on_success
+        text, feedback_ids, stop = "", _NO_IDS, None
+        if solved or context.turn + 1 == self.num_turns:
+            stop = StopReason.SOLVED if solved else StopReason.TURNS
         else:
-            earlier = tuple(record.verdict for record in self._turns)
-            text = self._feedback_text(FeedbackContext(self.problem, verdict, turn, self.num_turns, response, earlier))
-            ids = self.dialogue.feedback_ids(text, turn, action)
-            if self._length + ids.shape[0] < self.max_context_tokens:
-                self._append(ids)
-            else:
-                text, self._stop_reason = "", StopReason.CONTEXT
-        truncated = self._stop_reason is StopReason.CONTEXT
-        self._ended = terminated or truncated
-        reward = turn_reward(verdict.value, bias=self.reward_bias, scaling=self.reward_scaling)
-        terms = self._reward_terms(verdict, reward, action.shape[0]) if self._terms else None
-        if terms is not None:
-            reward = sum(terms.values())
-        self._turns.append(TurnRecord(response, verdict, text, reward, start, feedback_start, terms))
+            text = self._say(context)
+            feedback_ids = self.dialogue.feedback_ids(text, context.turn, context.ids)
+            if self._length + context.ids.shape[0] + feedback_ids.shape[0] >= self.max_context_tokens:
+                text, feedback_ids, stop = "", _NO_IDS, StopReason.CONTEXT
+        reward, terms = self._reward(context)
+        observation = np.concatenate([context.context_ids, context.ids, feedback_ids])
+        start, feedback_start = self._length, self._length + context.ids.shape[0]
+        record = TurnRecord(context.response, verdict, text, reward, start, feedback_start, terms)
+        errors = self._verifier_errors + verdict.is_verifier_error
+        info = self._info(
+            context.problem, record, context.turn + 1, stop, observation.shape[0], start, feedback_start, errors
+        )
+        truncated = stop is StopReason.CONTEXT
+        return Transition(observation, reward, stop is not None and not truncated, truncated, info, record, stop)
+
+    def commit_turn(self, transition: Transition) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
+        """Plays what `weigh_turn` worked out; returns what `step` returns."""
+        if transition.record is not None:
+            self._append(transition.observation[self._length :])
+            self._turns.append(transition.record)
+            self._verifier_errors += transition.record.verdict.is_verifier_error
+        self._stop_reason, self._supplied = transition.stop_reason, None
+        self._ended = transition.terminated or transition.truncated
         if self.render_mode == "human":
             self._print_new()
-        return self._observation(), reward, terminated, truncated, self._info(start, feedback_start)
+        return (
+            transition.observation,
+            transition.reward,
+            transition.terminated,
+            transition.truncated,
+            transition.info,
+        )
+
+    def plan_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Beginning:
+        """The episode that `reset` would begin; see there.
+
+        A problem whose prompt is too long is passed over for good: the next call shows the one after it.
+        """
+        super().reset(seed=seed)
+        stream, index = self._stream, self._next_index
+        if seed is not None or stream is None:
+            stream, index = self.np_random_seed % 2**32 if seed is None else seed, 0
+        problem, next_index = self._choose(dict(options or {}), stream, index)
+        prompt = self.dialogue.problem_ids(problem)
+        length = prompt.shape[0]
+        if length > self.observation_space.max_length:
+            self._stream, self._next_index = stream, next_index
+            raise PromptTooLongError(
+                f"the prompt of problem {problem.id!r} has {length} tokens, max_context_tokens is"
+                f" {self.max_context_tokens}: make it larger, or leave the problem out"
+            )
+        stop = None if self._budget(length) else StopReason.CONTEXT
+        if not self.num_turns:
+            stop = StopReason.TURNS
+        return Beginning(problem, prompt, stop, stream, next_index, self._info(problem, None, 0, stop, length, 0, 0))
+
+    def commit_reset(self, beginning: Beginning) -> tuple[Ids, dict[str, Any]]:
+        """Begins what `plan_reset` worked out; returns what `reset` returns."""
+        self._begin(beginning.problem, beginning.observation, [], beginning.stop_reason, ended=False)
+        self._stream, self._next_index = beginning.stream, beginning.next_index
+        if self.render_mode == "human":
+            self._print_new()
+        return beginning.observation, beginning.info
 
     # ---- forking
 
@@ -314,15 +432,16 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 f"state does not fit this environment: {reason or f'it has {len(state.turns)} turns'};"
                 f" allowed: {self.observation_space}, {self.num_turns} turns"
             )
-        self._problem, self._turns = state.problem, list(state.turns)
-        self._length, self._pending = 0, None
-        self._append(state.ids)
-        self._stop_reason, self._ended = state.stop_reason, state.ended
+        self._begin(state.problem, state.ids, list(state.turns), state.stop_reason, ended=state.ended)
         self._stream, self._next_index = state.stream, state.next_index
         if state.rng_state is not None:
             self.np_random.bit_generator.state = copy.deepcopy(dict(state.rng_state))
         last = self._turns[-1] if self._turns else None
-        return self._observation(), self._info(last.start if last else 0, last.feedback_start if last else 0)
+        place = (0, 0) if last is None else (last.start, last.feedback_start)
+        info = self._info(
+            state.problem, last, len(self._turns), state.stop_reason, self._length, *place, self._verifier_errors
+        )
+        return self._observation(), info
 
     @property
     def problem(self) -> Problem:
@@ -337,14 +456,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
 
     # ---- inside
 
-    def _choose(self, options: dict[str, Any]) -> Problem:
+    def _choose(self, options: dict[str, Any], stream: int, index: int) -> tuple[Problem, int]:
+        """The problem that the options ask for, or the next one; and the number of the one after it."""
         for name in options:
             if name not in _OPTIONS:
                 raise_unknown_name("reset option", name, _OPTIONS)
         if "problem_id" in options:
-            return self.source.by_id(str(options["problem_id"]))
+            return self.source.by_id(str(options["problem_id"])), index
         if "index" in options:
-            self._next_index = check_int("options['index']", options["index"], low=0)
+            index = check_int("options['index']", options["index"], low=0)
         source = self.source
         if "family" in options or "level" in options:
             level = options.get("level")
@@ -352,10 +472,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 family=options.get("family"),
                 level=None if level is None else check_int("options['level']", level, low=0),
             )
-        assert self._stream is not None
-        problem = source.get(self._stream, self._next_index)
-        self._next_index += 1
-        return problem
+        return source.get(stream, index), index + 1
 
     def _check_prompt_fits(self) -> None:
         """Raises where none of the first problems fits: the budget is a mistake, not one long problem."""
@@ -365,21 +482,51 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         shortest = min(self.dialogue.problem_ids(problem).shape[0] for problem in problems)
         if shortest + 1 > self.max_context_tokens:
             raise InvalidValueError(
-                f"max_context_tokens must hold a prompt and one id of an answer, got {self.max_context_tokens}: the"
-                f" shortest of the first {count} prompts of {self.source.name!r} has {shortest} ids"
+                f"max_context_tokens must hold a prompt and one token of an answer, got {self.max_context_tokens}: the"
+                f" shortest of the first {count} prompts of {self.source.name!r} has {shortest} tokens"
             )
 
-    def _reward_terms(self, verdict: Verdict, reward: float, tokens: int) -> dict[str, float]:
-        """The turn's reward by terms; they add up to it."""
-        earlier = tuple(record.verdict for record in self._turns)
-        context = RewardContext(verdict, earlier, tokens, self.max_completion_tokens)
-        return {"verdict": reward, **{name: term(context) for name, term in self._terms.items()}}
+    def _plays(self, context: TurnContext, action: Any) -> bool:
+        """Whether a turn is the one that `step(action)` would play now."""
+        return (
+            context.problem is self._problem
+            and not self._ended
+            and context.turn == len(self._turns)
+            and context.context_ids.shape[0] == self._length
+            and np.array_equal(context.ids, action)
+        )
 
-    def _feedback_text(self, context: FeedbackContext) -> str:
-        text = self._feedback(context)
+    def _reward(self, context: TurnContext) -> tuple[float, dict[str, float] | None]:
+        """The turn's reward, and its terms where any were asked for; they add up to it."""
+        reward = turn_reward(context.judged.value, bias=self.reward_bias, scaling=self.reward_scaling)
+        if not self._terms:
+            return reward, None
+        terms = {"verdict": reward, **{name: term(context) for name, term in self._terms.items()}}
+        reward = sum(terms.values())
+        if not abs(reward) * self.num_turns <= LARGEST_RETURN:
+            raise InvalidValueError(
+                f"the reward of {place_of(context)} is {reward!r}, the sum of {terms!r}: returns are float32, so it must"
+                f" not be above {LARGEST_RETURN:.3g} in {self.num_turns} turns"
+            )
+        return reward, terms
+
+    def _say(self, context: TurnContext) -> str:
+        text = call_with_turn("feedback", self._feedback, context)
         if not isinstance(text, str):
-            raise InvalidValueError(f"feedback must return a text, got {text!r} for turn {context.turn}")
+            raise InvalidValueError(
+                f"feedback must return a text; {name_of(self._feedback)} returned {text!r} for {place_of(context)}"
+            )
         return text
+
+    def _begin(
+        self, problem: Problem, ids: Ids, turns: list[TurnRecord], stop: StopReason | None, *, ended: bool
+    ) -> None:
+        self._problem, self._turns, self._stop_reason, self._ended = problem, turns, stop, ended
+        self._verifier_errors = sum(turn.verdict.is_verifier_error for turn in turns)
+        self._supplied = None
+        # Never the buffer of the episode before: whoever kept one of its turns keeps its ids.
+        self._buffer, self._length = np.empty(max(1024, 2 * ids.shape[0]), np.int64), 0
+        self._append(ids)
 
     def _append(self, ids: Ids) -> None:
         end = self._length + ids.shape[0]
@@ -393,30 +540,40 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     def _observation(self) -> Ids:
         return self._buffer[: self._length].copy()
 
-    def _completion_budget(self) -> int:
-        return max(0, min(self.max_completion_tokens, self.max_context_tokens - self._length))
+    def _budget(self, length: int) -> int:
+        """The most tokens that a completion can use after a context of `length`."""
+        return max(0, min(self.max_completion_tokens, self.max_context_tokens - length))
 
-    def _info(self, new_ids_start: int, feedback_start: int) -> dict[str, Any]:
-        last = self._turns[-1] if self._turns else None
-        over = self._ended or self._stop_reason is not None
-        verdict = None if last is None else last.verdict
+    def _info(
+        self,
+        problem: Problem,
+        last: TurnRecord | None,
+        turns: int,
+        stop: StopReason | None,
+        length: int,
+        new_ids_start: int,
+        feedback_start: int,
+        errors: int = 0,
+    ) -> dict[str, Any]:
+        """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
         info = StepInfo(
-            problem_id=self.problem.id,
-            prompt=self.problem.prompt,
-            metadata=copy.deepcopy(dict(self.problem.metadata)),
-            turn=len(self._turns),
-            turns_left=0 if over else self.num_turns - len(self._turns),
-            verdict=verdict if verdict is None else _without_gold(verdict),
+            problem_id=problem.id,
+            prompt=problem.prompt,
+            metadata=copy.deepcopy(dict(problem.metadata)),
+            turn=turns,
+            turns_left=0 if stop is not None else self.num_turns - turns,
+            verdict=None if last is None else _without_gold(last.verdict),
             response="" if last is None else last.response,
             feedback="" if last is None else last.feedback,
             new_ids_start=new_ids_start,
             feedback_start=feedback_start,
-            completion_budget=0 if over else self._completion_budget(),
-            context_left=max(0, self.max_context_tokens - self._length),
-            stop_reason=None if self._stop_reason is None else self._stop_reason.value,
+            completion_budget=0 if stop is not None else self._budget(length),
+            context_left=max(0, self.max_context_tokens - length),
+            stop_reason=None if stop is None else stop.value,
+            verifier_errors=errors,
         )
         if self.gold_in_info:
-            info["gold"] = tuple(self.problem.gold)
+            info["gold"] = problem.gold
         if last is not None and last.reward_terms is not None:
             info["reward_terms"] = dict(last.reward_terms)
         return dict(info)

@@ -11,8 +11,10 @@
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
     ├── LockedError              (RuntimeError)  a file or folder that another process is using
     ├── StorageError             (OSError)       a file that cannot be written: a full disk, a read-only folder
-    ├── VerifierError            (RuntimeError)  a verifier that cannot do its work (workers do not start)
-    ├── PolicyError              (RuntimeError)  a policy that cannot go on: NaN logits, no memory, a dead server
+    ├── RunError                 (RuntimeError)  a part of a running collection cannot go on
+    │   ├── PolicyError                          its policy: NaN logits, no memory, a dead server
+    │   ├── VerifierError                        the package's own verifier: its workers do not start
+    │   └── UserFunctionError                    a function of the user's raised: feedback, reward term, verifier
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
 
 Every class derives from `MathTurnError` *and* from the standard exception that fits, and is picklable (its
@@ -40,7 +42,9 @@ __all__ = [
     "PolicyError",
     "ProblemFileError",
     "PromptTooLongError",
+    "RunError",
     "StorageError",
+    "UserFunctionError",
     "VerifierError",
 ]
 
@@ -89,18 +93,29 @@ class StorageError(MathTurnError, OSError):
     """A file cannot be written: the disk is full, the folder is read-only. What was there before is kept."""
 
 
-class VerifierError(MathTurnError, RuntimeError):
-    """The verifier itself cannot work, whatever the answer is."""
-
-
-class PolicyError(MathTurnError, RuntimeError):
-    """A policy cannot go on: its logits are not finite, memory does not suffice, its server is gone.
+class RunError(MathTurnError, RuntimeError):
+    """A part of a running collection cannot go on.
 
     Attributes:
         finished: The episodes that `collect` had finished by then (each was also given to its `on_episode`).
     """
 
     finished: Sequence[Any] = ()
+
+
+class PolicyError(RunError):
+    """A policy cannot go on: its logits are not finite, memory does not suffice, its server is gone."""
+
+
+class VerifierError(RunError):
+    """The package's own verifier cannot work, whatever the answer is."""
+
+
+class UserFunctionError(RunError):
+    """A function that the user gave raised: a feedback, a reward term, or a verifier that has never answered.
+
+    Its `__cause__` is the exception; the message names the function, the problem and the turn.
+    """
 
 
 class MissingDependencyError(MathTurnError, ImportError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict
+
+import numpy as np
 
 from mathturn_gym.types import Verdict
 
-__all__ = ["StepInfo"]
+__all__ = ["StepInfo", "info_of"]
 
 
 class StepInfo(TypedDict, total=False):
@@ -23,9 +26,10 @@ class StepInfo(TypedDict, total=False):
         feedback: What the environment said about it, as text ("" where it said nothing: after `reset`, at the end).
         new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback.
         feedback_start: `obs[feedback_start:]` is the feedback (the prompt, after `reset`).
-        completion_budget: The most ids that the next completion can use, 0 at the end.
+        completion_budget: The most tokens that the next completion can use, 0 at the end.
         context_left: `max_context_tokens` minus the observation's length, never below 0.
         stop_reason: "solved", "turns" or "context" at the end, None before.
+        verifier_errors: Turns so far whose verifier raised (`verdict.is_verifier_error`).
         gold: The accepted answers; only with `gold_in_info=True`.
         reward_terms: What the reward of the turn just played is the sum of ("verdict" and the names asked for); only with
             `reward_terms`, and not after `reset`.
@@ -44,5 +48,32 @@ class StepInfo(TypedDict, total=False):
     completion_budget: int
     context_left: int
     stop_reason: str | None
+    verifier_errors: int
     gold: tuple[str, ...]
     reward_terms: dict[str, float]
+
+
+def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """Environment i's info out of a vector environment's infos.
+
+    A key belongs to environment i where its mask (`infos["_key"][i]`) says so, or where there is no mask: Gymnasium's
+    wrappers add dictionaries whose keys have none (`RecordEpisodeStatistics`).
+
+    Args:
+        infos: As a vector environment's `reset` or `step` returned them.
+        i: Number of the environment.
+
+    >>> info_of({"turn": np.array([1, 2]), "_turn": np.array([True, True])}, 1)
+    {'turn': 2}
+    """
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        if key.startswith("_") or (f"_{key}" in infos and not infos[f"_{key}"][i]):
+            continue
+        value = values
+        if isinstance(values, dict):
+            value = info_of(values, i)
+        elif isinstance(values, (np.ndarray, list, tuple)):
+            value = values[i]
+        info[key] = value.item() if isinstance(value, np.generic) else value
+    return info

@@ -1,18 +1,10 @@
-"""Registers the environments with Gymnasium: now where it is loaded, else at the moment it is.
-
-`import mathturn_gym` must make `gym.make` know the ids, and the verifier must be usable in programs that never load
-Gymnasium. Both hold if registering waits for Gymnasium instead of importing it.
-"""
+"""Registers the environments with Gymnasium."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any, Final
+
+from gymnasium.envs.registration import register
 
 __all__ = ["ENV_DEFAULTS", "register_environments"]
 
@@ -25,16 +17,7 @@ ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 
 
 def register_environments() -> None:
-    """Registers the ids as soon as Gymnasium is there (at once, if it is)."""
-    if "gymnasium" in sys.modules:
-        _register()
-    else:
-        sys.meta_path.insert(0, _WaitForGymnasium())
-
-
-def _register() -> None:
-    from gymnasium.envs.registration import register
-
+    """Makes `gym.make` and `gym.make_vec` know the ids; their modules are loaded when an environment is made."""
     for env_id, defaults in ENV_DEFAULTS.items():
         register(
             env_id,
@@ -42,25 +25,3 @@ def _register() -> None:
             vector_entry_point="mathturn_gym.vector:MathMultiTurnVectorEnv",
             kwargs=dict(defaults),
         )
-
-
-class _WaitForGymnasium(MetaPathFinder):
-    """Finds Gymnasium as the other finders do, and registers after its module has run; then it is gone."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "gymnasium":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-
-        def run_and_register(module: ModuleType) -> None:
-            run(module)
-            _register()
-
-        spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
-        return spec

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mathturn_gym._notebook import Line, dialogue_html
 from mathturn_gym._text import verdict_text, visible
-from mathturn_gym.types import Episode, Problem, Status, StopReason, Verdict
+from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord, Verdict
 
-__all__ = ["RenderedDialogue", "TurnRecord", "print_new", "render_dialogue", "render_episode"]
+__all__ = ["RenderedDialogue", "print_new", "render_dialogue", "render_episode"]
 
 _ANSI: Final = {
     "system": "2",
@@ -35,29 +34,6 @@ _END: Final = {
     StopReason.TURNS: "all turns used",
     StopReason.CONTEXT: "context budget used up",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRecord:
-    """A turn as the environment keeps it.
-
-    Args:
-        response: The completion as text, up to its end of turn.
-        verdict: The verdict, gold answer included.
-        feedback: The feedback as text, "" where there was none.
-        reward: The reward.
-        start: Where its action begins in the observation.
-        feedback_start: Where its feedback begins.
-        reward_terms: What the reward is the sum of, where terms were asked for.
-    """
-
-    response: str
-    verdict: Verdict
-    feedback: str
-    reward: float
-    start: int
-    feedback_start: int
-    reward_terms: Mapping[str, float] | None = None
 
 
 class RenderedDialogue(str):

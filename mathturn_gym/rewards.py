@@ -1,20 +1,25 @@
 """What a turn is worth: the verdict's reward, and named terms that can be added to it.
 
-Every term looks at what the policy wrote and at its verdicts, never at text that the environment wrote.
+Every built-in term looks at what the policy wrote and at its verdicts, never at text that the environment wrote.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import numpy as np
+
+from mathturn_gym._calls import call_with_turn, check_takes, name_of
 from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name
-from mathturn_gym.types import Status, Verdict
+from mathturn_gym.types import Status, TurnContext
 from mathturn_gym.verifier import answer_key
 
-__all__ = ["TERMS", "RewardContext", "RewardTerms", "Term", "affine_reward", "get_terms", "turn_reward"]
+__all__ = ["TERMS", "RewardTerms", "Term", "affine_reward", "check_scale", "get_terms", "turn_reward"]
+
+LARGEST_RETURN: Final = float(np.finfo(np.float32).max)
+"""Returns are float32: what an episode can be worth must stay below."""
 
 
 def affine_reward(score: float, bias: float, scaling: float) -> float:
@@ -42,61 +47,64 @@ def turn_reward(score: float, *, bias: float = 0.0, scaling: float = 1.0) -> flo
     return affine_reward(score, check_float("reward_bias", bias), check_float("reward_scaling", scaling))
 
 
-@dataclass(frozen=True, slots=True)
-class RewardContext:
-    """What a reward term may look at.
+def check_scale(bias: float, scaling: float, num_turns: int) -> None:
+    """Raises where an episode's returns could leave float32, in which they are kept.
 
     Args:
-        verdict: Of the turn.
-        earlier: The verdicts of the turns before it.
-        tokens: Ids of the completion.
-        max_tokens: The most that it may have.
+        bias: `reward_bias`.
+        scaling: `reward_scaling`.
+        num_turns: Turns of an episode.
+
+    Raises:
+        InvalidValueError: they could.
     """
+    largest = (1.0 + abs(bias)) * abs(scaling) * max(num_turns, 1)
+    if not largest <= LARGEST_RETURN:
+        raise InvalidValueError(
+            f"reward_scaling={scaling!r} with reward_bias={bias!r} makes returns of up to {largest:.3g} in {num_turns}"
+            f" turns; they are float32, so at most {LARGEST_RETURN:.3g}: choose smaller ones"
+        )
 
-    verdict: Verdict
-    earlier: tuple[Verdict, ...]
-    tokens: int
-    max_tokens: int
 
-
-Term: TypeAlias = Callable[[RewardContext], float]
+Term: TypeAlias = Callable[[TurnContext], float]
 RewardTerms: TypeAlias = Mapping[str, "float | Term"]
 
 OVERLONG_SHARE: Final = 0.2
 """The last part of the budget, in which `overlong` falls from 0 to -1 (DAPO: 4,096 of 20,480)."""
 
 
-def _format(context: RewardContext) -> float:
+def _format(context: TurnContext) -> float:
     """1 where an answer was found."""
-    return float(context.verdict.status is not Status.NO_ANSWER)
+    return float(context.judged.status is not Status.NO_ANSWER)
 
 
-def _overlong(context: RewardContext) -> float:
+def _overlong(context: TurnContext) -> float:
     """DAPO's soft punishment of length (Yu et al. 2025, eq. 13): 0, then linearly down to -1 at the budget."""
-    room = OVERLONG_SHARE * context.max_tokens
-    return -min(1.0, max(0.0, 1 - (context.max_tokens - context.tokens) / room))
+    left = context.max_tokens - int(context.ids.shape[0])
+    return -min(1.0, max(0.0, 1 - left / (OVERLONG_SHARE * context.max_tokens)))
 
 
-def _repeated(context: RewardContext) -> float:
+def _repeated(context: TurnContext) -> float:
     """-1 where the answer is one that was not right before."""
-    answer = context.verdict.answer
-    if answer is None or context.verdict.correct:
+    answer = context.judged.answer
+    if answer is None or context.judged.correct:
         return 0.0
-    failed = {answer_key(v.answer) for v in context.earlier if v.answer is not None and not v.correct}
+    earlier = (turn.verdict for turn in context.earlier)
+    failed = {answer_key(verdict.answer) for verdict in earlier if verdict.answer is not None and not verdict.correct}
     return -float(answer_key(answer) in failed)
 
 
-def _improvement(context: RewardContext) -> float:
+def _improvement(context: TurnContext) -> float:
     """This turn's score minus the one before; 0 for the first."""
-    return context.verdict.value - context.earlier[-1].value if context.earlier else 0.0
+    return context.judged.value - context.earlier[-1].verdict.value if context.earlier else 0.0
 
 
-def _correct_to_wrong(context: RewardContext) -> float:
+def _correct_to_wrong(context: TurnContext) -> float:
     """-1 where the turn before was right and this one is not."""
-    return -float(bool(context.earlier) and context.earlier[-1].correct and not context.verdict.correct)
+    return -float(bool(context.earlier) and context.earlier[-1].verdict.correct and not context.judged.correct)
 
 
-def _turn_cost(context: RewardContext) -> float:
+def _turn_cost(context: TurnContext) -> float:
     """-1 for every turn."""
     return -1.0
 
@@ -113,17 +121,19 @@ TERMS: Final[dict[str, Term]] = {
 
 
 def get_terms(terms: RewardTerms | None) -> dict[str, Term]:
-    """The terms behind what a user gives: weights of built-in ones by name, or callables under names of their own.
+    """The terms behind what a user gives: weights of built-in ones by name, or functions under names of their own.
 
     Args:
-        terms: For example `{"overlong": 1.0, "turn_cost": 0.05, "mine": lambda context: …}`; None for none.
+        terms: For example `{"overlong": 1.0, "turn_cost": 0.05, "mine": lambda context: …}`; None for none. A function
+            gets the `TurnContext`, whose `judged` is the verdict.
 
     Raises:
-        InvalidValueError: an unknown name without a callable, a weight that is not finite, or the name "verdict" (which
-            the verdict's own reward has).
+        InvalidValueError: an unknown name without a function, a weight that is not finite, a function that does not take a
+            `TurnContext`, or the name "verdict" (which the verdict's own reward has).
 
-    >>> context = RewardContext(Verdict(Status.WRONG), (), tokens=1024, max_tokens=1024)
-    >>> get_terms({"overlong": 0.5})["overlong"](context)
+    >>> from mathturn_gym.types import Problem, Verdict
+    >>> turn = TurnContext(Problem("p/1", "2+2?", "4"), 0, 5, "", verdict=Verdict(Status.NO_ANSWER))
+    >>> get_terms({"turn_cost": 0.5})["turn_cost"](turn)
     -0.5
     """
     found: dict[str, Term] = {}
@@ -131,7 +141,8 @@ def get_terms(terms: RewardTerms | None) -> dict[str, Term]:
         if name == "verdict":
             raise InvalidValueError("reward_terms: 'verdict' is the name of the verdict's own reward; choose another")
         if callable(given):
-            found[name] = functools.partial(_checked, name, given)
+            check_takes(f"reward_terms[{name!r}]", given, "context")
+            found[name] = functools.partial(_users, name, given)
         elif name not in TERMS:
             raise_unknown_name("reward term", name, TERMS)
         else:
@@ -139,9 +150,11 @@ def get_terms(terms: RewardTerms | None) -> dict[str, Term]:
     return found
 
 
-def _weighted(term: Term, weight: float, context: RewardContext) -> float:
+def _weighted(term: Term, weight: float, context: TurnContext) -> float:
     return weight * term(context)
 
 
-def _checked(name: str, term: Term, context: RewardContext) -> float:
-    return check_float(f"reward_terms[{name!r}] returned", term(context))
+def _users(name: str, term: Term, context: TurnContext) -> float:
+    """A user's term; what it raises or returns that is no reward is an error that names it."""
+    role = f"reward_terms[{name!r}]"
+    return check_float(f"what {role} {name_of(term)} returns", call_with_turn(role, term, context))

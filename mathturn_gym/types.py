@@ -1,6 +1,6 @@
 """The data that flows through the package: frozen, validated, NumPy only.
 
-    Problem ─► prompt ids ─► Completion ─► Verdict ─► Turn … ─► Episode
+    Problem ─► prompt ids ─► Completion ─► TurnContext ─► Verdict ─► TurnRecord … ─► Episode of Turns
 
 Shape suffixes: A ids of one completion, T ids of an episode, K turns of an episode. An `Episode` keeps ids, loss
 mask, log-probs and versions side by side, one entry per id, so that they cannot drift apart.
@@ -10,30 +10,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from mathturn_gym._text import shorten
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
+from mathturn_gym.errors import EpisodeStateError, InvalidEpisodeError, InvalidValueError
 
 __all__ = [
     "NO_VERSION",
     "Completion",
     "Episode",
+    "Gold",
     "Ids",
+    "Number",
     "Policy",
     "Problem",
     "Status",
     "StopReason",
     "Turn",
+    "TurnContext",
+    "TurnRecord",
     "Verdict",
 ]
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 """Token ids, shape (L,), int64."""
+
+Number: TypeAlias = int | float | Decimal | Fraction
+"""A number that a gold answer may be given as; NumPy's numbers count."""
+
+Gold: TypeAlias = str | Sequence[str]
+"""The accepted answer of a problem, or several, as a verifier takes them."""
 
 NO_VERSION = -1
 """The version of an id that no policy sampled (prompt and feedback)."""
@@ -60,44 +72,59 @@ class StopReason(StrEnum):
     CONTEXT = "context"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Problem:
     """A problem, its accepted answers, and what is known of it.
 
     Args:
         id: Unique within its source; `source.by_id(id)` gives the same problem back.
         prompt: The text of the user's first message.
-        gold: Accepted answers, at least one; a single text is put in a tuple.
+        gold: Accepted answers, at least one. A single one is put in a tuple, and a number becomes its text: an integer its
+            digits, a `Fraction` "a/b", a float or `Decimal` the shortest decimal that is read back as it, without an
+            exponent (0.5 is "0.5", 3.0 is "3", 1e-7 is "0.0000001").
         hints: What feedback may reveal after turn 1, 2, … (feedback mode `"hint"`; the last one is repeated).
         false_hints: The same for a counterfactual: hints that lie (feedback mode `"hint-flipped"`).
         metadata: Anything else, of JSON types: family, level, subject, split.
 
     Raises:
-        InvalidValueError: an empty id, prompt or gold answer.
+        InvalidValueError: an empty id, prompt or gold answer; a gold answer that is neither a text nor a finite number
+            (True and False are neither: write the text that the answer should be).
 
     >>> Problem("p/1", "1+1=?", "2").gold
     ('2',)
+    >>> Problem("p/2", "1/2 as a decimal?", [0.5, "1/2"]).gold
+    ('0.5', '1/2')
     """
 
     id: str
     prompt: str
-    gold: tuple[str, ...] | str
-    hints: tuple[str, ...] = ()
-    false_hints: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    gold: tuple[str, ...]
+    hints: tuple[str, ...]
+    false_hints: tuple[str, ...]
+    metadata: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        """Puts a single gold text in a tuple and refuses empty fields."""
-        gold = (self.gold,) if isinstance(self.gold, str) else tuple(self.gold)
-        object.__setattr__(self, "gold", gold)
-        object.__setattr__(self, "hints", tuple(self.hints))
-        object.__setattr__(self, "false_hints", tuple(self.false_hints))
-        for name in ("id", "prompt"):
-            value = getattr(self, name)
+    # Written out, so that a type checker lets a problem be made of more than what its readers meet.
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the field's name
+        prompt: str,
+        gold: str | Number | Sequence[str | Number],
+        hints: Sequence[str] = (),
+        false_hints: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value in (("id", id), ("prompt", prompt)):
             if not isinstance(value, str) or not value.strip():
                 raise InvalidValueError(f"Problem.{name} must be a non-empty text, got {value!r}")
-        if not gold or not all(isinstance(text, str) and text.strip() for text in gold):
-            raise InvalidValueError(f"Problem.gold must hold one or more non-empty texts, got {self.gold!r}")
+            object.__setattr__(self, name, value)
+        several = isinstance(gold, (Sequence, np.ndarray)) and not isinstance(gold, (str, bytes))
+        many: Sequence[Any] = list(gold) if several else [gold]  # type: ignore[arg-type]  # several: it is one
+        if not many:
+            raise InvalidValueError(f"Problem.gold must hold one or more texts or numbers, got {gold!r}")
+        object.__setattr__(self, "gold", tuple(_gold_text(one) for one in many))
+        object.__setattr__(self, "hints", tuple(hints))
+        object.__setattr__(self, "false_hints", tuple(false_hints))
+        object.__setattr__(self, "metadata", {} if metadata is None else metadata)
 
     def __repr__(self) -> str:
         """`Problem('p/1', '1+1=?', gold '2')`, long texts shortened."""
@@ -108,6 +135,29 @@ class Problem:
         from mathturn_gym._notebook import problem_html
 
         return problem_html(self)
+
+
+def _gold_text(value: Any) -> str:
+    """An accepted answer as text."""
+    if isinstance(value, str) and value.strip():
+        return value
+    text = ""
+    if not isinstance(value, (str, bool, np.bool_)):
+        try:
+            if isinstance(value, (int, np.integer, Fraction)):
+                text = str(value)
+            elif isinstance(value, (float, np.floating)) and np.isfinite(value):
+                text = np.format_float_positional(value, trim="-")
+            elif isinstance(value, Decimal) and value.is_finite():
+                text = f"{value:f}"
+        except ValueError as error:  # more digits than Python turns into a text
+            raise InvalidValueError(f"Problem.gold holds a number that is too long to write: {error}") from error
+    if not text:
+        raise InvalidValueError(
+            f"Problem.gold must hold non-empty texts or finite numbers, got {value!r}"
+            + ("; write the text that is the answer" if isinstance(value, (bool, np.bool_)) else "")
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +171,8 @@ class Verdict:
         answer: The text that was taken as the answer, or None.
         span: Its place in the response, `response[start:end]`, or None.
         gold: The accepted answer it was compared with last, or None.
-        tier: Which judge decided (`"exact"`, `"rational"`, `"symbolic"` …), or None.
+        tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"custom"`: a function of the
+            user's; `"error"`: none, the user's verifier raised), or None.
         seconds: Time it took; not part of equality, so that a verdict is reproducible.
     """
 
@@ -151,6 +202,11 @@ class Verdict:
     def correct(self) -> bool:
         """True where the status is right; never for undecided."""
         return self.status is Status.RIGHT
+
+    @property
+    def is_verifier_error(self) -> bool:
+        """True where a verifier of the user's raised on this turn: nothing is known of the answer."""
+        return self.tier == "error"
 
     @property
     def value(self) -> float:
@@ -201,7 +257,7 @@ class Completion:
     entropies: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        """Normalises dtypes and checks the lengths."""
+        """Normalizes dtypes and checks the lengths."""
         ids = _int_array("Completion.ids", self.ids, np.int64)
         size = ids.shape[0]
         given: tuple[Any, Any, Any] = self.logprobs, self.version_end, self.versions
@@ -238,6 +294,67 @@ class Completion:
         known = self.logprobs[~np.isnan(self.logprobs)]
         sure = f", mean log-prob {known.mean():.3f}" if known.size else ""
         return f"Completion({len(self)} tokens{sure}{', truncated' if self.truncated else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn as the environment keeps it.
+
+    Args:
+        response: The completion as text, up to its end of turn.
+        verdict: The verdict, gold answer included.
+        feedback: The feedback as text, "" where there was none.
+        reward: The reward.
+        start: Where its action begins in the observation.
+        feedback_start: Where its feedback begins.
+        reward_terms: What the reward is the sum of, where terms were asked for.
+    """
+
+    response: str
+    verdict: Verdict
+    feedback: str
+    reward: float
+    start: int
+    feedback_start: int
+    reward_terms: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnContext:
+    """A turn as verifiers, feedback and reward terms see it.
+
+    Args:
+        problem: The problem, gold answer included: whoever reads it decides what to reveal.
+        turn: The turn's index, from 0.
+        num_turns: Turns of the whole episode.
+        response: The text that is verified.
+        context_ids: int64 (L,), read-only; the observation before the action.
+        ids: int64 (A,), read-only; the action.
+        max_tokens: The most tokens that the action could have had.
+        earlier: The turns before this one. The ids of turn k are `context_ids[earlier[k].start:earlier[k].feedback_start]`.
+        verdict: The turn's verdict; None while it is being judged.
+    """
+
+    problem: Problem
+    turn: int
+    num_turns: int
+    response: str
+    context_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    max_tokens: int = 0
+    earlier: tuple[TurnRecord, ...] = ()
+    verdict: Verdict | None = None
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict, for what runs after the judging: feedback and reward terms.
+
+        Raises:
+            EpisodeStateError: the turn is still being judged (a verifier asks for its own verdict).
+        """
+        if self.verdict is None:
+            raise EpisodeStateError(f"turn {self.turn} of problem {self.problem.id!r} is still being judged")
+        return self.verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,7 +404,7 @@ class Episode:
         problem_id: The problem's id.
         ids: int64 (T,): prompt ++ completion[0] ++ feedback[0] ++ completion[1] …
         loss_mask: bool (T,); True on the policy's own ids, nowhere else.
-        logprobs: float32 (T,); behaviour log-probs, 0 off the mask, NaN where the policy gave none.
+        logprobs: float32 (T,); behavior log-probs, 0 off the mask, NaN where the policy gave none.
         versions: int32 (T,); version of the weights, `NO_VERSION` off the mask.
         turn_spans: int64 (K, 2); completion k is `ids[start:end]`.
         rewards: float64 (K,).
@@ -409,6 +526,9 @@ class Episode:
 class Policy(Protocol):
     """Anything that continues contexts of ids.
 
+    A policy may declare how `collect` should ask it: a class attribute `scheduler` of "batched" (which is meant where
+    there is none), "streaming" or "asyncio" (see `mathturn_gym.rollout`).
+
     `complete` gets B contexts of whatever lengths and gives B completions in the same order. `max_tokens[b]` is
     the most ids that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
     whoever shares its batch (as far as floating point allows); None leaves sampling to the policy's own state.
@@ -472,8 +592,10 @@ def check_episode(episode: Episode) -> None:
             )
     if episode.returns is not None and (episode.returns.shape != (turns,) or episode.returns.dtype != np.float32):
         raise InvalidEpisodeError(f"{who}: returns must be float32 ({turns},), got {episode.returns.dtype}")
-    if not np.all(np.isfinite(episode.rewards)):
-        raise InvalidEpisodeError(f"{who}: rewards must be finite, got {episode.rewards.tolist()}")
+    for name in ("rewards", "returns"):
+        values = getattr(episode, name)
+        if values is not None and not np.all(np.isfinite(values)):
+            raise InvalidEpisodeError(f"{who}: {name} must be finite, got {values.tolist()}")
     mask = np.zeros(size, np.bool_)
     end_before = 0
     for k, (start, end) in enumerate(spans.tolist()):

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env import MathMultiTurnEnv, Transition
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, check_int, raise_unknown_name
 from mathturn_gym.spaces import TokenIds
-from mathturn_gym.types import Ids, Verdict
+from mathturn_gym.types import Ids
 
-__all__ = ["MathMultiTurnVectorEnv", "info_of"]
+__all__ = ["MathMultiTurnVectorEnv"]
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -48,7 +48,8 @@ class MathMultiTurnVectorEnv(gym.vector.VectorEnv[tuple[Ids, ...], Sequence[Ids]
             raise_unknown_name("autoreset_mode", autoreset_mode, [mode.value for mode in AutoresetMode])
         first = MathMultiTurnEnv(**kwargs)
         # What the first has loaded serves all of them.
-        shared = {**kwargs, "problems": first.source, "tokenizer": first.dialogue.tokenizer, "verifier": first.verifier}
+        own = {name: value for name, value in kwargs.items() if name not in ("tokenizer", "system_prompt")}
+        shared = {**own, "problems": first.source, "dialogue": first.dialogue, "verifier": first.verifier}
         self.envs = [first, *(MathMultiTurnEnv(**shared) for _ in range(num_envs - 1))]
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
@@ -71,10 +72,13 @@ class MathMultiTurnVectorEnv(gym.vector.VectorEnv[tuple[Ids, ...], Sequence[Ids]
         options = dict(options or {})
         mask = self._reset_mask(options.pop("reset_mask", None))
         seeds = self._seeds(seed)
+        chosen = np.flatnonzero(mask).tolist()
+        beginnings = {i: self.envs[i].plan_reset(seed=seeds[i], options=options) for i in chosen}
         infos: dict[str, Any] = {}
-        for i in np.flatnonzero(mask).tolist():
-            self._observations[i], info = self.envs[i].reset(seed=seeds[i], options=options)
-            infos = self._add_info(infos, info, i)
+        for i, beginning in beginnings.items():
+            infos = self._add_info(infos, beginning.info, i)
+        for i, beginning in beginnings.items():
+            self._observations[i], _ = self.envs[i].commit_reset(beginning)
         self._done[mask] = False
         return self._copies(), infos
 
@@ -94,22 +98,26 @@ class MathMultiTurnVectorEnv(gym.vector.VectorEnv[tuple[Ids, ...], Sequence[Ids]
                 f"step() after the end of environments {np.flatnonzero(self._done).tolist()} with autoreset_mode"
                 " DISABLED: reset(options={'reset_mask': …}) them first"
             )
+        # All turns and resets are worked out before the first changes anything: whatever raises, no environment has
+        # advanced before the others.
         playing = [i for i in range(self.num_envs) if not (next_step and self._done[i])]
-        verdicts = self._verdicts(playing, actions)
+        turns = self._turns(playing, actions)
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        ended = [i for i, turn in turns.items() if turn.terminated or turn.truncated]
+        resetting = ended if same_step else [i for i in range(self.num_envs) if i not in turns]
+        beginnings = {i: self.envs[i].plan_reset() for i in resetting}
+        infos: dict[str, Any] = {}
+        for i in range(self.num_envs):
+            if i in turns and i in beginnings:
+                infos = self._add_info(infos, {"final_obs": turns[i].observation, "final_info": turns[i].info}, i)
+            infos = self._add_info(infos, (beginnings if i in beginnings else turns)[i].info, i)
         rewards = np.zeros(self.num_envs, np.float64)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
-        infos: dict[str, Any] = {}
-        for i, env in enumerate(self.envs):
-            if i not in verdicts:
-                self._observations[i], info = env.reset()
-            else:
-                result = env.finish_turn(verdicts[i])
-                self._observations[i], rewards[i], terminated[i], truncated[i], info = result
-                if self.autoreset_mode is AutoresetMode.SAME_STEP and (terminated[i] or truncated[i]):
-                    infos = self._add_info(infos, {"final_obs": self._observations[i], "final_info": info}, i)
-                    self._observations[i], info = env.reset()
-            infos = self._add_info(infos, info, i)
-        self._done = (terminated | truncated) & (self.autoreset_mode is not AutoresetMode.SAME_STEP)
+        for i, turn in turns.items():
+            self._observations[i], rewards[i], terminated[i], truncated[i], _ = self.envs[i].commit_turn(turn)
+        for i, beginning in beginnings.items():
+            self._observations[i], _ = self.envs[i].commit_reset(beginning)
+        self._done = (terminated | truncated) & (not same_step)
         return self._copies(), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[str | None, ...]:  # type: ignore[override]
@@ -140,17 +148,17 @@ class MathMultiTurnVectorEnv(gym.vector.VectorEnv[tuple[Ids, ...], Sequence[Ids]
         """The random generators of the environments."""
         return self.get_attr("np_random")
 
-    def _verdicts(self, playing: list[int], actions: Sequence[Ids]) -> dict[int, Verdict | None]:
-        """One verifier call for all that play."""
-        for i in playing:  # all actions are checked before any turn begins
+    def _turns(self, playing: list[int], actions: Sequence[Ids]) -> dict[int, Transition]:
+        """The turns that the actions make, with one verifier call for all of them."""
+        for i in playing:  # all actions are checked before any is decoded
             reason = self.single_action_space.why_not(actions[i])
             if reason is not None:
                 raise InvalidActionError(f"actions[{i}] is not in {self.single_action_space}: {reason}")
-        responses = {i: self.envs[i].begin_turn(actions[i]) for i in playing}
-        asked = [i for i, response in responses.items() if response is not None]
-        texts = [response for response in responses.values() if response is not None]
-        found = self.envs[0].verifier.verify_batch(texts, [self.envs[i].problem.gold for i in asked])
-        return {**dict.fromkeys(playing, None), **dict(zip(asked, found, strict=True))}
+        contexts = {i: self.envs[i].begin_turn(actions[i]) for i in playing}
+        judged = {i: context for i, context in contexts.items() if context is not None}
+        found = self.envs[0].verifier.verify_turns(list(judged.values()))
+        verdicts = dict(zip(judged, found, strict=True))
+        return {i: self.envs[i].weigh_turn(context, verdicts.get(i)) for i, context in contexts.items()}
 
     def _copies(self) -> tuple[Ids, ...]:
         return tuple(observation.copy() for observation in self._observations)
@@ -172,17 +180,3 @@ class MathMultiTurnVectorEnv(gym.vector.VectorEnv[tuple[Ids, ...], Sequence[Ids]
         if len(seed) != self.num_envs:
             raise InvalidValueError(f"seed must be one int or {self.num_envs} of them, got {len(seed)}")
         return list(seed)
-
-
-def info_of(infos: dict[str, Any], i: int) -> dict[str, Any]:
-    """Environment i's info out of a vector environment's infos.
-
-    >>> info_of({"turn": np.array([1, 2]), "_turn": np.array([True, True])}, 1)
-    {'turn': 2}
-    """
-    info: dict[str, Any] = {}
-    for key, values in infos.items():
-        if not key.startswith("_") and infos[f"_{key}"][i]:
-            value = info_of(values, i) if isinstance(values, dict) else values[i]
-            info[key] = value.item() if isinstance(value, np.generic) else value
-    return info

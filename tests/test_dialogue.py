@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import copy
+import pickle
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mathturn_gym.dialogue import Dialogue, load_tokenizer
+from mathturn_gym.dialogue import Dialogue, load_tokenizer, make_dialogue
+from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.testing import TEMPLATES, make_tokenizer
-from mathturn_gym.types import Ids
+from mathturn_gym.types import Ids, Problem
 
 REAL = ("gpt2_chatml", "llama3", "mistral-v3", "qwen2.5", "qwen2.5_sys")
 WRONG, RIGHT = "Unfortunately your answer is wrong. Let's try again.", "Congratulations! You are correct!"
@@ -144,10 +149,123 @@ def test_feedback_is_the_same_whatever_is_cached() -> None:
     first[:] = 0  # a caller's copy, not the cache
     again = dialogue.feedback_ids("No.", 0, completion)
     assert again.any()
-    for i in range(4200):  # more than the cache holds
-        dialogue.feedback_ids(f"No {i}.", 0, completion)
+    for i in range(200):  # more than the cache holds
+        dialogue.feedback_ids(f"No {i}." + " and no" * 2000, 0, completion)
     assert np.array_equal(dialogue.feedback_ids("No.", 0, completion), again)
-    assert len(dialogue._cache) <= 4096
+
+
+def test_the_cache_is_bounded_by_bytes_whatever_is_said() -> None:
+    dialogue = Dialogue("builtin")
+    completion = np.array([70], np.int64)
+    tracemalloc.start()
+    try:
+        for i in range(400):
+            dialogue.feedback_ids(f"No {i}." + " and no" * 5000, 0, completion)  # 35 kB of text, 10,000 ids
+        for i in range(300):
+            dialogue.prompt_ids(f"{i}?" * 2000)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 8 * 2**20
+    dialogue.feedback_ids("No." * 10**6, 0, completion)
+    assert len(dialogue._cache) > 10, "one enormous text does not drive out the others"
+
+
+def test_a_dialogue_can_be_sent_to_another_process() -> None:
+    dialogue = Dialogue("builtin", "Be brief.")
+    copied = pickle.loads(pickle.dumps(dialogue))  # made here, a line above
+    for one in (copied, copy.deepcopy(dialogue)):
+        assert np.array_equal(one.prompt_ids("1+1?"), dialogue.prompt_ids("1+1?"))
+
+
+def test_answering_a_late_turn_renders_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialogue = Dialogue("builtin")
+    rendered: list[int] = []
+    render = dialogue._render
+
+    def counting(messages: list[dict[str, str]]) -> str:
+        rendered.append(len(messages))
+        return render(messages)
+
+    monkeypatch.setattr(dialogue, "_render", counting)
+    for turn in range(400):
+        dialogue.feedback_ids(f"No, {turn}.", turn, np.array([70], np.int64))
+    assert max(rendered[:10]) == max(rendered) <= 5
+
+
+def test_a_template_that_counts_its_turns_is_rendered_in_full() -> None:
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + ' ' + loop.index | string + '\n' + m['content']"
+        " + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    dialogue = Dialogue(make_tokenizer(template))
+    said = [dialogue.decode(dialogue.feedback_ids("No.", turn, np.array([9], np.int64))) for turn in range(12)]
+    assert [f"user {2 * turn + 3}\n" in text for turn, text in enumerate(said)] == [True] * 12
+
+
+def test_threads_do_not_encode_each_others_markers_as_plain_text() -> None:
+    """A fast tokenizer encodes plain text by setting a flag of its own for the call; all dialogues share it."""
+    tokenizer = make_tokenizer("chatml")
+    dialogues = [Dialogue(tokenizer) for _ in range(4)]
+    expected = [dialogues[0].prompt_ids(f"x{i}<|im_start|>").tolist() for i in range(200)]
+
+    def encode_all(dialogue: Dialogue) -> list[list[int]]:
+        return [dialogue.prompt_ids(f"x{i}<|im_start|>").tolist() for i in range(200)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(encode_all, dialogues):
+            assert found == expected
+
+
+# ---- a dialogue of the user's
+
+
+class Shouting(Dialogue):
+    """Says everything in capitals."""
+
+    def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+        return super().feedback_ids(text.upper(), turn, completion_ids)
+
+
+def test_a_dialogue_can_be_given_as_a_class_a_function_or_an_object() -> None:
+    tokenizer = load_tokenizer("builtin")
+    assert isinstance(make_dialogue(None, "builtin", None), Dialogue)
+    made = make_dialogue(Shouting, "builtin", "Be brief.")
+    assert isinstance(made, Shouting)
+    assert made.system_prompt == "Be brief."
+    assert make_dialogue(lambda tokenizer: made, "builtin", None) is made
+    assert make_dialogue(made, "builtin", None) is made
+    assert make_dialogue(made, tokenizer, "Be brief.") is made
+
+
+@pytest.mark.parametrize(
+    ("dialogue", "tokenizer", "system_prompt", "message"),
+    [
+        (3, "builtin", None, "dialogue must be an object with problem_ids"),
+        (
+            lambda tokenizer: 3,
+            "builtin",
+            None,
+            r"dialogue .*<lambda>.* must return an object with problem_ids.*, got 3",
+        ),
+        (lambda: None, "builtin", None, r"dialogue is called as f\(tokenizer\), which .* does not take"),
+        (lambda tokenizer: None, "builtin", "x", r"dialogue is called as f\(tokenizer, system_prompt=…\), which"),
+        (Dialogue("builtin"), "builtin", "x", "tokenizer and system_prompt cannot be given beside a dialogue"),
+        (Dialogue("builtin"), "other", None, "tokenizer and system_prompt cannot be given beside a dialogue"),
+    ],
+)
+def test_what_is_no_dialogue_is_refused(dialogue: Any, tokenizer: Any, system_prompt: Any, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        make_dialogue(dialogue, tokenizer, system_prompt)
+
+
+def test_the_environment_speaks_through_the_dialogue_that_it_is_given() -> None:
+    env = MathMultiTurnEnv([Problem("p/1", "1+1?", "2")], dialogue=Shouting)
+    env.reset(seed=0)
+    observation, *_, info = env.step(np.array([70], np.int64))
+    assert env.dialogue.decode(observation[info["feedback_start"] :]).count(WRONG.upper()) == 1
+    same = MathMultiTurnEnv([Problem("p/1", "1+1?", "2")], dialogue=env.dialogue)
+    assert same.dialogue is env.dialogue
 
 
 def test_no_template_says_what_to_do() -> None:

@@ -22,7 +22,7 @@ from mathturn_gym.errors import (
     ProblemFileError,
     PromptTooLongError,
 )
-from mathturn_gym.types import Ids, Problem, Status, StopReason, Verdict
+from mathturn_gym.types import Ids, Problem, Status, StopReason
 
 IDS = ("MathMultiTurn-v0", "MathMultiTurnUntilCorrect-v0", "MathSingleTurn-v0")
 ONE = Problem("p/1", "What is 40+2?", "42", metadata={"level": 1})
@@ -235,8 +235,23 @@ def test_a_prompt_that_leaves_no_room_gives_a_truncated_episode_without_a_turn()
 
 def test_a_prompt_longer_than_any_observation_is_an_error_with_the_numbers() -> None:
     env = MathMultiTurnEnv([ONE, Problem("p/2", "x" * 500, "1")], max_completion_tokens=10, max_context_tokens=50)
-    with pytest.raises(PromptTooLongError, match=r"has \d+ ids, max_context_tokens is 50"):
+    with pytest.raises(PromptTooLongError, match=r"'p/2' has \d+ tokens, max_context_tokens is 50"):
         env.reset(seed=0, options={"problem_id": "p/2"})
+
+
+def test_after_a_prompt_that_was_too_long_comes_the_next_problem() -> None:
+    problems = [Problem(f"p/{i}", "x" * length, "1") for i, length in enumerate((5, 500, 6))]
+    env = MathMultiTurnEnv(problems, max_completion_tokens=10, max_context_tokens=50)
+    shown, refused = set(), 0
+    env.reset(seed=0)
+    for _ in range(6):
+        before = env.get_state()
+        try:
+            shown.add(env.reset()[1]["problem_id"])
+        except PromptTooLongError:
+            refused += 1
+            assert np.array_equal(env.get_state().ids, before.ids), "a refused reset leaves the episode as it was"
+    assert (shown, refused) == ({"p/0", "p/2"}, 2)
 
 
 def test_default_context_holds_every_turn_at_full_length() -> None:
@@ -303,7 +318,9 @@ def test_a_custom_feedback_sees_what_it_needs_and_must_give_text() -> None:
     assert seen == [(0, 2, r"\boxed{7}", ("42",), False)]
     silent = MathMultiTurnEnv([ONE], feedback=lambda context: None)  # type: ignore[arg-type,return-value]
     silent.reset(seed=0)
-    with pytest.raises(InvalidValueError, match="feedback must return a text, got None for turn 0"):
+    with pytest.raises(
+        InvalidValueError, match=r"feedback must return a text; .* returned None for problem 'p/1', turn 0"
+    ):
         silent.step(answer(silent, "7"))
 
 
@@ -351,13 +368,16 @@ def test_a_state_of_an_ended_episode_stays_ended_and_a_foreign_state_is_refused(
         ({"num_turns": 2.5}, "num_turns must be an integer >= 1, got 2.5"),
         ({"max_completion_tokens": 0}, "max_completion_tokens must be an integer >= 1, got 0"),
         ({"max_context_tokens": 0}, "max_context_tokens must be an integer >= 1, got 0"),
-        ({"max_context_tokens": 5}, r"must hold a prompt and one id of an answer, got 5: the shortest .* has \d+ ids"),
+        (
+            {"max_context_tokens": 5},
+            r"must hold a prompt and one token of an answer, got 5: the shortest .* has \d+ tokens",
+        ),
         ({"reward_scaling": float("nan")}, "reward_scaling must be a finite number, got nan"),
         ({"reward_bias": "x"}, "reward_bias must be a finite number, got 'x'"),
         ({"stop_on_success": 1}, "stop_on_success must be True or False, got 1"),
         ({"gold_in_info": None}, "gold_in_info must be True or False, got None"),
         ({"feedback": "plian"}, "unknown feedback 'plian': did you mean 'plain'"),
-        ({"feedback": 3}, "feedback must be a name or a callable"),
+        ({"feedback": 3}, "feedback must be a name or a function of a TurnContext"),
         ({"problems": "linz"}, "unknown problems 'linz': did you mean 'lins'"),
         ({"problems": "lins:tst"}, "unknown split 'tst': did you mean 'test'"),
         ({"problems": []}, "holds no problem"),
@@ -406,8 +426,6 @@ def test_acting_before_reset_or_after_the_end_says_which() -> None:
     with pytest.raises(gym.error.ResetNeeded):
         gym.make("MathMultiTurn-v0").step(np.zeros(1, np.int64))
     env.reset(seed=0)
-    with pytest.raises(EpisodeStateError, match=r"finish_turn\(\) without begin_turn\(\)"):
-        env.finish_turn(Verdict(Status.WRONG))
     env.step(answer(env, "1"))
     with pytest.raises(EpisodeStateError, match="after the episode's end"):
         env.step(answer(env, "1"))

@@ -13,9 +13,9 @@ import pytest
 import mathturn_gym  # noqa: F401
 from mathturn_gym._text import shorten, visible
 from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.render import TurnRecord, render_dialogue, render_episode
+from mathturn_gym.render import render_dialogue, render_episode
 from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.types import Episode, Problem, Status, StopReason, Verdict
+from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord, Verdict
 
 PROBLEM = Problem("p/1", "What is 40+2?", "42")
 TURN = TurnRecord("it is [red]41[/red]\x1b[2J", Verdict(Status.WRONG, "different", answer="41"), "No.", -1.0, 0, 3)

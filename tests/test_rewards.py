@@ -4,18 +4,27 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.dialogue import Dialogue, TurnDialogue
 from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.rewards import TERMS, RewardContext, get_terms, turn_reward
-from mathturn_gym.types import Problem, Status, Verdict
-from mathturn_gym.vector import info_of
+from mathturn_gym.errors import InvalidValueError, UserFunctionError
+from mathturn_gym.info import info_of
+from mathturn_gym.rewards import TERMS, get_terms, turn_reward
+from mathturn_gym.types import Problem, Status, TurnContext, TurnRecord, Verdict
 
 RIGHT, WRONG = Verdict(Status.RIGHT, answer="42"), Verdict(Status.WRONG, answer="41")
 
 
+ONE = Problem("p/1", "6*7=?", "42")
+
+
+def turn(verdict: Verdict = WRONG, earlier: tuple[Verdict, ...] = (), tokens: int = 10) -> TurnContext:
+    records = tuple(TurnRecord("", one, "", 0.0, 0, 0) for one in earlier)
+    ids = np.zeros(tokens, np.int64)
+    return TurnContext(ONE, len(earlier), 5, "", ids=ids, max_tokens=100, earlier=records, verdict=verdict)
+
+
 def worth(name: str, verdict: Verdict = WRONG, earlier: tuple[Verdict, ...] = (), tokens: int = 10) -> float:
-    return TERMS[name](RewardContext(verdict, earlier, tokens, 100))
+    return TERMS[name](turn(verdict, earlier, tokens))
 
 
 def test_the_original_formula() -> None:
@@ -70,15 +79,60 @@ def test_impossible_terms_are_refused(terms: dict[str, Any], message: str) -> No
         get_terms(terms)
 
 
-def test_a_term_of_the_user_must_return_a_number() -> None:
-    with pytest.raises(InvalidValueError, match=r"reward_terms\['mine'\] returned must be a finite number, got 'a'"):
-        get_terms({"mine": lambda context: "a"})["mine"](RewardContext(WRONG, (), 1, 1))  # type: ignore[dict-item, return-value]
+@pytest.mark.parametrize("value", ["a", None, float("nan"), float("inf"), True])
+def test_a_term_of_the_user_must_return_a_number(value: Any) -> None:
+    def mine(context: TurnContext) -> float:
+        return value  # type: ignore[no-any-return]
+
+    message = rf"what reward_terms\['mine'\] .*mine \(test_rewards.py, line \d+\) returns must be a finite number, got {value!r}"
+    with pytest.raises(InvalidValueError, match=message):
+        get_terms({"mine": mine})["mine"](turn())
 
 
-ONE = Problem("p/1", "6*7=?", "42")
+def test_a_term_of_the_user_that_raises_is_named() -> None:
+    def mine(context: TurnContext) -> float:
+        return 1 / 0
+
+    message = (
+        r"reward_terms\['mine'\] .*mine \(.*\) raised ZeroDivisionError for problem 'p/1', turn 0: division by zero"
+    )
+    with pytest.raises(UserFunctionError, match=message) as caught:
+        get_terms({"mine": mine})["mine"](turn())
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def action(text: str, dialogue: Dialogue) -> Any:
+def test_a_term_that_cannot_be_called_is_refused_when_it_is_given() -> None:
+    with pytest.raises(
+        InvalidValueError, match=r"reward_terms\['mine'\] is called as f\(context\), which .* does not take"
+    ):
+        get_terms({"mine": lambda verdict, tokens: 0.0})  # type: ignore[dict-item, misc]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"reward_scaling": 1e300},
+        {"reward_scaling": -1e38},
+        {"reward_bias": 1e39},
+        {"reward_scaling": 1e30, "reward_bias": -1e10},
+    ],
+)
+def test_rewards_whose_returns_leave_float32_are_refused(kwargs: dict[str, float]) -> None:
+    with pytest.raises(InvalidValueError, match=r"reward_scaling=.* makes returns of up to .*float32"):
+        MathMultiTurnEnv([ONE], **kwargs)  # type: ignore[arg-type]
+
+
+def test_terms_whose_sum_leaves_float32_are_refused_when_they_come() -> None:
+    env = MathMultiTurnEnv([ONE], reward_terms={"mine": lambda context: 1e38})
+    env.reset(seed=0)
+    with pytest.raises(InvalidValueError, match=r"the reward of problem 'p/1', turn 0 is 1e\+38.*returns are float32"):
+        env.step(np.array([70]))
+    largest = MathMultiTurnEnv([ONE], num_turns=1, reward_scaling=1.5e38)
+    largest.reset(seed=0)
+    assert largest.step(np.array([70]))[1] == -1.5e38
+
+
+def action(text: str, dialogue: TurnDialogue) -> Any:
     return np.array(dialogue.tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
 
 
@@ -88,7 +142,7 @@ def test_terms_add_up_to_the_reward_and_are_each_in_the_info() -> None:
         [ONE],
         max_completion_tokens=64,
         num_turns=3,
-        reward_terms={**weights, "mine": lambda context: float(context.tokens)},
+        reward_terms={**weights, "mine": lambda context: float(len(context.ids))},
     )
     _, info = env.reset(seed=0)
     assert "reward_terms" not in info

@@ -97,7 +97,7 @@ def test_completions() -> None:
 
 
 def test_problems_and_verdicts_check_themselves() -> None:
-    assert Problem("a", "b", ["1", "2"]).gold == ("1", "2")  # type: ignore[arg-type]
+    assert Problem("a", "b", ["1", "2"]).gold == ("1", "2")
     for fields in (("", "b", "c"), ("a", " ", "c"), ("a", "b", ""), ("a", "b", ())):
         with pytest.raises(InvalidValueError, match=r"Problem\.(id|prompt|gold) must"):
             Problem(*fields)

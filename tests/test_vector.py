@@ -9,9 +9,10 @@ from gymnasium.vector import AutoresetMode
 
 import mathturn_gym  # noqa: F401
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError
+from mathturn_gym.info import info_of
 from mathturn_gym.testing import RandomPolicy
 from mathturn_gym.types import Ids, Problem, Status, Verdict
-from mathturn_gym.vector import MathMultiTurnVectorEnv, info_of
+from mathturn_gym.vector import MathMultiTurnVectorEnv
 
 MODES = ("sync", "async", "vector_entry_point")
 KWARGS: dict[str, Any] = {"num_turns": 2, "max_completion_tokens": 12, "problems": "add1"}

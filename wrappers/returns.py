@@ -10,9 +10,9 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.errors import EpisodeStateError, check_float
+from mathturn_gym.info import info_of
 from mathturn_gym.rollout import EpisodeRecorder
 from mathturn_gym.types import Completion, Ids
-from mathturn_gym.vector import info_of
 
 __all__ = ["ReturnsWrapper", "VectorReturnsWrapper"]
 

@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.areal.agent import MathMultiTurnAgent
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
         register_environment,
     )
     from mathturn_gym.areal.sample import SequenceSample, ValidationError, prompt_sample
-    from mathturn_gym.areal.worker import AgentWorker, AsyncPolicy, Job, Outcome
+    from mathturn_gym.areal.worker import AgentWorker, AsyncBatchPolicy, Job, JobResult
 
 _HOME: Final = {
     "AgentWorker": "worker",
     "ArealProblems": "dataset",
-    "AsyncPolicy": "worker",
+    "AsyncBatchPolicy": "worker",
     "BundledGenerationOutputs": "protocol",
     "EnvironmentService": "protocol",
     "GenerationHyperparameters": "protocol",
@@ -44,7 +45,7 @@ _HOME: Final = {
     "MathCodeSingleStepEnv": "environment",
     "MathMultiTurnAgent": "agent",
     "MicroBatchSpec": "protocol",
-    "Outcome": "worker",
+    "JobResult": "worker",
     "ReplyError": "protocol",
     "SequenceSample": "sample",
     "TrajectoryLog": "logs",
@@ -61,15 +62,15 @@ _HOME: Final = {
 __all__ = [
     "AgentWorker",
     "ArealProblems",
-    "AsyncPolicy",
+    "AsyncBatchPolicy",
     "BundledGenerationOutputs",
     "EnvironmentService",
     "GenerationHyperparameters",
     "Job",
+    "JobResult",
     "MathCodeSingleStepEnv",
     "MathMultiTurnAgent",
     "MicroBatchSpec",
-    "Outcome",
     "ReplyError",
     "SequenceSample",
     "TrajectoryLog",
@@ -84,13 +85,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for (most of them need torch)."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.areal.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'mathturn_gym.areal' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -10,8 +10,8 @@ from mathturn_gym.areal.dataset import ArealProblems
 from mathturn_gym.areal.protocol import EnvironmentService
 from mathturn_gym.areal.threads import in_thread
 from mathturn_gym.errors import InvalidValueError, check_float
-from mathturn_gym.judging import VerifierLike, get_verifier
-from mathturn_gym.types import Status, Verdict
+from mathturn_gym.types import Status, TurnContext, Verdict
+from mathturn_gym.verification import VerifierLike, get_verifier
 
 __all__ = ["MathCodeSingleStepEnv"]
 
@@ -23,7 +23,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
 
     Args:
         dataset_path: JSON lines with `query_id`, `prompt`, `solutions` and `task` (see `ArealProblems`).
-        verifier: What `mathturn_gym.judging.get_verifier` takes; None for the built-in one.
+        verifier: What `mathturn_gym.verification.get_verifier` takes; None for the built-in one.
         timeout: Seconds that the judging of one action may take; what is not judged by then is undecided. The
             built-in verifier has limits of its own, a verifier of the user's may have none.
 
@@ -51,9 +51,8 @@ class MathCodeSingleStepEnv(EnvironmentService):
         query, answers = _checked(action)
         problem = self.problems.by_id(query.split("@")[0])
         try:
-            verdicts = await in_thread(
-                self.verifier.verify_batch, answers, [problem.gold] * len(answers), timeout=self.timeout
-            )
+            turns = [TurnContext(problem, 0, 1, answer) for answer in answers]
+            verdicts = await in_thread(self.verifier.verify_turns, turns, timeout=self.timeout)
         except TimeoutError:
             verdicts = [Verdict(Status.UNDECIDED, f"not judged within {self.timeout:g} s")] * len(answers)
         return None, [verdict.value for verdict in verdicts], True, False, {"verdicts": verdicts}

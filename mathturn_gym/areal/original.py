@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mathturn_gym.areal.dialogue import (
+    RIGHT_TEXT,
+    WRONG_TEXT,
+    answers_after_prompt,
+    decode_batch,
+    spliced_feedback_ids,
+)
 from mathturn_gym.areal.logs import write_original_logs
 from mathturn_gym.areal.trajectory import Trajectory
-from mathturn_gym.dialogue_areal import answers_after_prompt, decode_batch, spliced_feedback_ids
-from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.returns import discounted_sums
 from mathturn_gym.rewards import affine_reward
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from mathturn_gym.areal.dialogue import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.areal.logs import LoggedTurn
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, ReplyError
 from mathturn_gym.areal.trajectory import Trajectory
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MathTurnError, check_float
-from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.returns import discounted_sums
 from mathturn_gym.rewards import turn_reward
 from mathturn_gym.types import Completion, Ids, Status, Verdict

@@ -22,9 +22,9 @@ import numpy as np
 
 from mathturn_gym.areal.agent import MathMultiTurnAgent
 from mathturn_gym.areal.compare import comparable, described, differences_at
+from mathturn_gym.areal.dialogue import PROMPT_IDS, areal_feedback
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
 from mathturn_gym.areal.sample import prompt_sample
-from mathturn_gym.dialogue_areal import AREAL_FEEDBACK, PROMPT_IDS
 from mathturn_gym.types import Completion, Episode, Problem
 from mathturn_gym.verifier import extract
 
@@ -245,7 +245,7 @@ def _front_door(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any,
         "MathMultiTurn-v0",
         problems=problem,
         tokenizer=tokenizers(inputs["tokenizer"]),
-        feedback=AREAL_FEEDBACK,
+        feedback=areal_feedback,
         verifier=lambda response, gold: next(verdicts),
         max_completion_tokens=inputs["gconfig"].get("max_new_tokens", 16384),
         **config,

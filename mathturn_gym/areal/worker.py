@@ -26,12 +26,12 @@ from mathturn_gym.errors import EpisodeStateError, InvalidValueError, check_floa
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Completion, Ids, Policy
 
-__all__ = ["AgentWorker", "AsyncPolicy", "Job", "Outcome"]
+__all__ = ["AgentWorker", "AsyncBatchPolicy", "Job", "JobResult"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class AsyncPolicy(Protocol):
+class AsyncBatchPolicy(Protocol):
     """A `Policy` whose `complete` is a coroutine function (a client of a server, for example)."""
 
     async def complete(
@@ -61,7 +61,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """What became of a job.
 
     Args:
@@ -105,7 +105,7 @@ class AgentWorker:
 
     def __init__(
         self,
-        policy: Policy | AsyncPolicy,
+        policy: Policy | AsyncBatchPolicy,
         *,
         max_agents: int = 64,
         max_batch: int | None = None,
@@ -157,7 +157,7 @@ class AgentWorker:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def run(self, jobs: Iterable[Job]) -> list[Outcome]:
+    async def run(self, jobs: Iterable[Job]) -> list[JobResult]:
         """Runs jobs to their ends; the outcomes stand in the jobs' order, and none of them raises.
 
         Cancelling this call cancels the jobs that it started.
@@ -170,7 +170,7 @@ class AgentWorker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        return [Outcome([], one) if isinstance(one, BaseException) else Outcome(one) for one in results]
+        return [JobResult([], one) if isinstance(one, BaseException) else JobResult(one) for one in results]
 
     async def _collect(self, job: Job, seed: int) -> list[SequenceSample]:
         async with self._places:

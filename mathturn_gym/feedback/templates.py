@@ -7,8 +7,7 @@ from string import Formatter
 from typing import Final
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
-from mathturn_gym.feedback.texts import FeedbackContext
-from mathturn_gym.types import Status
+from mathturn_gym.types import Status, TurnContext
 
 __all__ = ["TemplateFeedback"]
 
@@ -21,7 +20,7 @@ class TemplateFeedback:
 
     A template may name `{answer}` (what was taken as the answer, "" for none), `{reason}` (the verifier's), `{turn}` (from
     1), `{turns_left}` and `{hint}` (the problem's next one, "" for none); `{{` and `}}` are braces. There is no field for
-    the gold answer: a callable that reads `context.problem.gold` has to say so itself.
+    the gold answer; only a function of your own can reveal it (`context.problem.gold`).
 
     Args:
         right: After a right answer.
@@ -48,18 +47,19 @@ class TemplateFeedback:
             if template is not None or name in ("right", "wrong"):
                 _check(name, template)
 
-    def __call__(self, context: FeedbackContext) -> str:
+    def __call__(self, context: TurnContext) -> str:
         """The filled template of the verdict's status."""
+        verdict = context.judged
         chosen = {
             Status.RIGHT: self.right,
             Status.NO_ANSWER: self.no_answer,
             Status.UNDECIDED: self.undecided,
-        }.get(context.verdict.status)
+        }.get(verdict.status)
         hints = context.problem.hints
         values = {
-            "answer": context.verdict.answer or "",
+            "answer": verdict.answer or "",
             "hint": hints[min(context.turn, len(hints) - 1)] if hints else "",
-            "reason": context.verdict.reason,
+            "reason": verdict.reason,
             "turn": str(context.turn + 1),
             "turns_left": str(context.num_turns - context.turn - 1),
         }

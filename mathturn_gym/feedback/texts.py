@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
-from mathturn_gym.types import Problem, Verdict
-
-__all__ = ["RIGHT_TEXT", "TEXTS", "WRONG_TEXT", "Feedback", "FeedbackContext"]
+__all__ = ["RIGHT_TEXT", "TEXTS", "WRONG_TEXT"]
 
 RIGHT_TEXT: Final = "Congratulations! You are correct!"
-"""What AReaL's `MathMultiTurnAgent` says after a right answer."""
+"""What `plain` says after a right answer: the sentence of AReaL's `MathMultiTurnAgent`."""
 
 WRONG_TEXT: Final = "Unfortunately your answer is wrong. Let's try again."
 """What it says after any other."""
 
-
-@dataclass(frozen=True, slots=True)
-class FeedbackContext:
-    """What a feedback may look at.
-
-    Args:
-        problem: The problem, gold answer included: a feedback decides what to reveal.
-        verdict: Of the turn that was just played.
-        turn: Its index, from 0.
-        num_turns: Turns of the whole episode.
-        response: The text that was verified.
-        earlier: The verdicts of the turns before it.
-    """
-
-    problem: Problem
-    verdict: Verdict
-    turn: int
-    num_turns: int
-    response: str
-    earlier: tuple[Verdict, ...] = ()
-
-
-Feedback: TypeAlias = Callable[[FeedbackContext], str]
 
 TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     "en": {

@@ -1,7 +1,7 @@
 """A verifier that can be trusted: right, fast, and impossible to hang or fool.
 
-Usable alone: importing it loads neither Gymnasium, torch, sympy nor math-verify; symbolic work happens in processes
-of its own.
+Usable alone: it needs gymnasium (which the package registers its environments with), numpy, sympy and math-verify.
+Importing it loads neither sympy nor math-verify; symbolic work happens in processes of its own.
 
     Verifier, Verdict, Status     a response and a gold answer in, a verdict out
     explain                       a verdict in words

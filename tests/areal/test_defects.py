@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import mathturn_gym
+from mathturn_gym.areal.dialogue import PROMPT_IDS
 from mathturn_gym.areal.replay import collect_episodes, play, replay_env, tokenizers_beside
 from mathturn_gym.dialogue import Dialogue
-from mathturn_gym.dialogue_areal import PROMPT_IDS
 from mathturn_gym.packing import pack
 from mathturn_gym.types import Completion, Episode, Problem
 from mathturn_gym.wrappers import ReturnsWrapper

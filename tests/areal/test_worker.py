@@ -16,9 +16,9 @@ from mathturn_gym.areal import (
     AgentWorker,
     GenerationHyperparameters,
     Job,
+    JobResult,
     MathCodeSingleStepEnv,
     MathMultiTurnAgent,
-    Outcome,
     SequenceSample,
     prompt_sample,
     to_episode,
@@ -85,15 +85,15 @@ def make_agent(compat: bool = False, path: Path | None = None) -> MathMultiTurnA
     return MathMultiTurnAgent(settings, "builtin", path, num_turns=3, compat=compat, clock=lambda: 1.0)
 
 
-def run(policy: Any, jobs: list[Job], **kwargs: Any) -> list[Outcome]:
-    async def all_of_them() -> list[Outcome]:
+def run(policy: Any, jobs: list[Job], **kwargs: Any) -> list[JobResult]:
+    async def all_of_them() -> list[JobResult]:
         async with AgentWorker(policy, **kwargs) as worker:
             return await worker.run(jobs)
 
     return asyncio.run(all_of_them())
 
 
-def records(outcomes: list[Outcome]) -> list[Any]:
+def records(outcomes: list[JobResult]) -> list[Any]:
     return [[sample.as_json_compatible() for sample in outcome.samples] for outcome in outcomes]
 
 

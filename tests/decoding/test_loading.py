@@ -92,7 +92,7 @@ def test_a_server_is_asked_with_its_options(monkeypatch: pytest.MonkeyPatch) -> 
     with policy:
         assert isinstance(policy, OpenAIPolicy)
         assert policy.urls == ["http://127.0.0.1:1", "http://127.0.0.1:2"]
-        assert policy.temperature == 0.5
+        assert policy.sampling.temperature == 0.5
         assert len(policy.tokenizer) == 405
     with pytest.raises(InvalidValueError, match="needs tokenizer="):
         load_policy("http://127.0.0.1:1")
@@ -169,7 +169,7 @@ def test_training_leaves_a_run_that_samples_as_it_did(tmp_path: Path) -> None:
 
     from mathturn_gym.baselines.training import train
 
-    settings = {"episodes": 64, "eval_episodes": 0, "minibatches": 1}
+    settings: dict[str, Any] = {"episodes": 64, "eval_episodes": 0, "minibatches": 1}
     result = train(preset("add1", str(tmp_path / "run"), temperature=0.9, **settings))
     again = load_policy(str(tmp_path / "run"))
     assert (again.sampling.temperature, again.grammar) == (0.9, "boxed-integer")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.feedback import FEEDBACK, RIGHT_TEXT, WRONG_TEXT, FeedbackContext, TemplateFeedback, get_feedback
+from mathturn_gym.feedback import FEEDBACK, RIGHT_TEXT, WRONG_TEXT, TemplateFeedback, get_feedback
 from mathturn_gym.feedback.texts import TEXTS
 from mathturn_gym.problems import FAMILIES, Family, load_problems
-from mathturn_gym.types import Problem, Status, Verdict
+from mathturn_gym.types import Problem, Status, TurnContext, TurnRecord, Verdict
 
 PROBLEM = Problem(
     "p/1", "6*7=?", "42", hints=("it is even.", "its last digit is 2."), false_hints=("it is odd.", "no.")
@@ -17,9 +17,16 @@ RIGHT = Verdict(Status.RIGHT, "equal", answer="42")
 WRONG = Verdict(Status.WRONG, "different", answer="41")
 
 
-def context(verdict: Verdict = WRONG, problem: Problem = PROBLEM, turn: int = 0, **kwargs: object) -> FeedbackContext:
-    fields = {"num_turns": 5, "response": f"\\boxed{{{verdict.answer}}}", **kwargs}
-    return FeedbackContext(problem, verdict, turn, **fields)  # type: ignore[arg-type]
+def context(
+    verdict: Verdict = WRONG,
+    problem: Problem = PROBLEM,
+    turn: int = 0,
+    response: str | None = None,
+    earlier: tuple[Verdict, ...] = (),
+) -> TurnContext:
+    said = f"\\boxed{{{verdict.answer}}}" if response is None else response
+    records = tuple(TurnRecord("", one, "", 0.0, 0, 0) for one in earlier)
+    return TurnContext(problem, turn, 5, said, earlier=records, verdict=verdict)
 
 
 def say(mode: str, *args: object, **kwargs: object) -> str:
@@ -167,7 +174,7 @@ MODES = sorted(FEEDBACK)
 BLIND = [mode for mode in MODES if not mode.startswith(("hint", "graded"))]
 
 
-def wrong_contexts() -> list[FeedbackContext]:
+def wrong_contexts() -> list[TurnContext]:
     problems = [Family(family, level).get(0, i) for family in FAMILIES for level in (1, 4) for i in range(3)]
     problems += [load_problems("guess8").get(0, i) for i in range(20)]
     return [
@@ -184,7 +191,7 @@ def test_what_does_not_reveal_the_answer_does_not_depend_on_it(mode: str) -> Non
     """The strongest form: with another gold answer and the same verdict, the text is the same."""
     for found in wrong_contexts():
         other = replace(
-            found, problem=replace(found.problem, gold=("123456",)), verdict=replace(found.verdict, gold="123456")
+            found, problem=replace(found.problem, gold=("123456",)), verdict=replace(found.judged, gold="123456")
         )
         assert get_feedback(mode)(found) == get_feedback(mode)(other)
 
@@ -226,7 +233,7 @@ def test_feedbacks_can_be_sent_to_other_processes() -> None:
 def test_unknown_names_and_things_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="did you mean 'graded'"):
         get_feedback("gradded")
-    with pytest.raises(InvalidValueError, match="must be a name or a callable"):
+    with pytest.raises(InvalidValueError, match="must be a name or a function of a TurnContext"):
         get_feedback(3)  # type: ignore[arg-type]
     assert get_feedback(str) is str
 

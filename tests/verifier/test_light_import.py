@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("torch", "transformers", "gymnasium", "stable_baselines3", "sympy", "math_verify", "mpmath")
+HEAVY = ("torch", "transformers", "stable_baselines3", "sympy", "math_verify", "mpmath")
 SCRIPT = """
 import sys
 from mathturn_gym.verifier import Verifier

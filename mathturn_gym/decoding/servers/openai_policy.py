@@ -1,32 +1,24 @@
-"""A model behind vLLM's (or a compatible) `/v1/completions`: ids in, ids and log-probs out, no text in between.
-
-context ─► replica that holds its prefix ─► POST /v1/completions {"prompt": [ids], …} ─► token_ids, token_logprobs
-                   │ busy, unreachable: wait, try the next one
-"""
+"""A model behind vLLM's (or a compatible) `/v1/completions`: token ids in, ids and log-probs out, no text in between."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
-import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
-from mathturn_gym.decoding.servers._completions_api import Sessions, first_choice, read_completion
-from mathturn_gym.errors import (
-    InvalidValueError,
-    MissingDependencyError,
-    PolicyError,
-    check_float,
-    check_int,
-    raise_unknown_name,
-)
+from mathturn_gym.decoding.sampling import Sampling
+from mathturn_gym.decoding.servers._http import HttpClient, servers_of
+from mathturn_gym.decoding.servers._replicas import Replicas
+from mathturn_gym.decoding.servers._sessions import Sessions
+from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Completion, Ids
 
 __all__ = ["OpenAIPolicy"]
@@ -34,31 +26,35 @@ __all__ = ["OpenAIPolicy"]
 T = TypeVar("T")
 
 _WEIGHTS_APIS: Final = ("vllm", "sglang")
-_RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
+_STEP_SECONDS: Final = 0.01
 
 
 class OpenAIPolicy:
     """Policy over one or more replicas of a server that takes and returns token ids.
 
-    It is a `Policy`, a `StreamingPolicy` and an `AsyncPolicy`. vLLM >= 0.10 returns ids (`return_token_ids`); start it
-    with `--logprobs-mode processed_logprobs`, or its log-probs are not those of the distribution sampled from (which
-    is noticed). Sampling runs on the server, seeded per request: the same seed gives the same sample from the same
-    server, and not the sample that `CausalLMPolicy` draws with it.
+    It answers batches (`complete`), streams (`submit`, `advance`) and asyncio tasks (`acomplete`). vLLM >= 0.10 returns
+    ids (`return_token_ids`); start it with `--logprobs-mode processed_logprobs`, or its log-probs are not those of the
+    distribution sampled from (which is noticed). Sampling runs on the server, seeded per request: the same seed gives
+    the same sample from the same server, and not the sample that `CausalLMPolicy` draws with it.
+
+    A child process that was forked from this one can use it: it gets connections of its own there.
 
     Args:
-        urls: Base URL of every replica, e.g. "http://127.0.0.1:8000".
-        model: The model's name there; None asks the first replica.
+        urls: Base URL of every replica, e.g. "http://127.0.0.1:8000". User and password in it are sent, never shown.
         tokenizer: The served model's; kept for who makes an environment with it.
+        model: The model's name there; None asks the first replica.
         temperature: See `Sampling`.
         top_p: See `Sampling`.
         top_k: See `Sampling`.
         min_p: See `Sampling`.
         stop_ids: Ids that end a completion, besides the model's own end of sequence.
         concurrency: Most requests under way at once, over all replicas.
-        timeout: Seconds that one request may take.
-        retries: Further attempts of a request that failed for the server's sake (no connection, timeout, busy, 5xx).
+        timeout: Seconds that one attempt of a request may take, to the last byte of its answer; also the longest that
+            a server may ask to be left alone (Retry-After).
+        retries: Further attempts of a request that failed for the server's sake (no connection, timeout, busy, 5xx,
+            an answer that was cut off).
         backoff: Seconds before the first retry; doubled with each.
-        api_key: Sent as a bearer token.
+        api_key: Sent as a bearer token, never shown.
         version: Version of the weights.
 
     Raises:
@@ -67,6 +63,7 @@ class OpenAIPolicy:
 
     Attributes:
         scheduler: "streaming": `collect` sends each episode's next turn as soon as its completion has come.
+        urls: The replicas, without user and password.
     """
 
     scheduler: Final = "streaming"
@@ -89,32 +86,45 @@ class OpenAIPolicy:
         api_key: str | None = None,
         version: int = 0,
     ) -> None:
-        self.urls = [url.rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
-        if not self.urls or not all(url.startswith(("http://", "https://")) for url in self.urls):
+        servers, secrets = servers_of([urls] if isinstance(urls, str) else list(urls))
+        if not servers:
             raise InvalidValueError(f"urls must be one or more http(s) URLs, got {urls!r}")
-        self.temperature = check_float("temperature", temperature, low=0.0)
-        self.top_p, self.min_p = check_float("top_p", top_p, low=1e-9, high=1.0), check_float("min_p", min_p, low=0.0)
-        self.top_k = check_int("top_k", top_k, low=0)
-        self.stop_ids = sorted({check_int("stop_ids", i, low=0) for i in stop_ids})
+        self.urls = [server.url for server in servers]
         self.tokenizer = tokenizer
-        self.version = check_int("version", version, low=0)
-        self._retries, self._backoff = check_int("retries", retries, low=0), check_float("backoff", backoff, low=0.0)
-        self._model, self._concurrency = model, check_int("concurrency", concurrency, low=1)
-        self._client = _make_client(check_float("timeout", timeout, low=0.0), self._concurrency, api_key)
-        self._checked: set[str] = set()
-        self._probing: dict[str, asyncio.Lock] = {}
-        self._down: set[str] = set()
-        self._sessions = Sessions()
+        self.sampling = Sampling(temperature, top_p, top_k, min_p)
+        self.stop_ids = sorted({check_int("stop_ids", i, low=0) for i in stop_ids})
+        connection: dict[str, Any] = {
+            "timeout": check_float("timeout", timeout, low=1e-3),
+            "connections": check_int("concurrency", concurrency, low=1),
+            "api_key": api_key,
+            "secrets": secrets,
+        }
+        settings: dict[str, Any] = {
+            "model": model,
+            "sampling": self.sampling,
+            "stop_ids": self.stop_ids,
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "retries": check_int("retries", retries, low=0),
+            "backoff": check_float("backoff", backoff, low=0.0),
+            "sessions": Sessions(),
+            "version": check_int("version", version, low=0),
+        }
+        self._parts = servers, connection, settings
+        self._process = _Process(*self._parts)
+        self._left_behind: list[_Process] = []
+        self._closed = False
         self._tickets = itertools.count()
         self._running: dict[int, Future[Completion]] = {}
         self._done: SimpleQueue[int] = SimpleQueue()
-        self._in_flight, self._updating = 0, False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="openai-policy", daemon=True)
-        self._thread.start()
-        self._slots, self._change = self._call(self._start())
+        self._unclaimed: list[tuple[int, Completion]] = []
 
-    # ---- the three protocols
+    @property
+    def version(self) -> int:
+        """Version of the weights."""
+        return self._process.replicas.version
+
+    # ---- asyncio, batches, streams
 
     async def acomplete(
         self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None
@@ -128,9 +138,16 @@ class OpenAIPolicy:
             session: Requests of one session go to one replica, while it is up.
 
         Raises:
-            PolicyError: the server refuses, cannot return ids, or did not answer after all retries.
+            PolicyError: the server refuses, cannot return ids, answers with something else than a completion, or did
+                not answer after all retries; the policy is closed.
         """
-        return await asyncio.wrap_future(self._begin(context, max_tokens, seed, session))
+        future = self._begin(context, max_tokens, seed, session)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise _closed() from None
+            raise
 
     def complete(
         self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
@@ -143,29 +160,42 @@ class OpenAIPolicy:
         drawn = [None] * len(contexts) if seeds is None else seeds
         futures = [self._begin(*row, None) for row in zip(contexts, max_tokens, drawn, strict=True)]
         try:
-            return [future.result() for future in futures]
+            return [_result(future) for future in futures]
         finally:
             for future in futures:
                 future.cancel()
 
     def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
         """Sends one request; `advance` answers it."""
-        ticket = next(self._tickets)
-        self._running[ticket] = future = self._begin(context, max_tokens, seed, None)
-        future.add_done_callback(lambda _: self._done.put(ticket))
+        future = self._begin(context, max_tokens, seed, None)
+        ticket, done = next(self._tickets), self._done
+        self._running[ticket] = future
+        future.add_done_callback(lambda _: done.put(ticket))
         return ticket
 
-    def advance(self) -> list[tuple[int, Completion]]:
+    def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
         """Waits for the next answers; empty where nothing was submitted.
 
+        Args:
+            steps: Gives up, with nothing, after about the time of so many steps of a server; None does not.
+
         Raises:
-            PolicyError: as for `acomplete`, for the request that met it.
+            PolicyError: as for `acomplete`, for the request that met it; answers that came with it come next time.
         """
-        found: list[tuple[int, Completion]] = []
+        found, self._unclaimed = self._unclaimed, []
         while self._running and (not found or not self._done.empty()):
-            future = self._running.pop(ticket := self._done.get(), None)
-            if future is not None:
-                found.append((ticket, future.result()))
+            try:
+                ticket = self._done.get(timeout=None if steps is None else steps * _STEP_SECONDS)
+            except Empty:
+                break
+            future = self._running.pop(ticket, None)
+            if future is None:  # it was cancelled
+                continue
+            try:
+                found.append((ticket, _result(future)))
+            except BaseException:
+                self._unclaimed = found
+                raise
         return found
 
     def cancel(self, ticket: int) -> bool:
@@ -174,7 +204,8 @@ class OpenAIPolicy:
         return future is not None and (future.cancel() or True)
 
     def release(self, context: Ids) -> None:
-        """The server's own prefix cache forgets by itself."""
+        """Forgets which replica holds a context that has ended; the server's own prefix cache forgets by itself."""
+        self._process.sessions.release(context)
 
     # ---- weights and the end
 
@@ -206,17 +237,17 @@ class OpenAIPolicy:
         ]
         if api == "sglang":
             calls = [("/update_weights_from_disk", {"model_path": str(path)})]
-        self._call(self._update(calls, new))
+        process = self._here()
+        _result(process.start(process.replicas.update(calls, new)))
         return new
 
     def close(self) -> None:
-        """Drops what is under way and closes the connections."""
-        if self._loop.is_closed():
+        """Drops what is under way, whose waiters get a `PolicyError`, and closes the connections."""
+        if self._closed:
             return
-        self._call(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        process = self._here()
+        self._closed = True
+        process.close()
 
     def __enter__(self) -> OpenAIPolicy:
         return self
@@ -224,186 +255,56 @@ class OpenAIPolicy:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # ---- inside: all of it in the policy's own event loop
-
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    async def _start(self) -> tuple[asyncio.Semaphore, asyncio.Condition]:
-        return asyncio.Semaphore(self._concurrency), asyncio.Condition()
-
-    async def _stop(self) -> None:
-        under_way = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-        await self._client.aclose()
+    # ---- inside
 
     def _begin(self, context: Ids, max_tokens: int, seed: int | None, session: str | None) -> Future[Completion]:
         budget = check_int("max_tokens", max_tokens, low=0)
         if len(context) == 0:
             raise InvalidValueError("context is empty: a language model continues at least one id")
-        ids = np.array(context, np.int64)
-        return asyncio.run_coroutine_threadsafe(self._request(ids, budget, seed, session), self._loop)
+        process = self._here()
+        return process.start(process.replicas.complete(np.array(context, np.int64), budget, seed, session))
 
-    async def _request(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
-        """One request, from the wait for a place to the completion."""
-        async with self._slots:
-            async with self._change:
-                await self._change.wait_for(lambda: not self._updating)
-                self._in_flight += 1
-            try:
-                return await self._complete(context, budget, seed, session)
-            finally:
-                async with self._change:
-                    self._in_flight -= 1
-                    self._change.notify_all()
-
-    async def _complete(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
-        if not budget:
-            return Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), True, self.version)
-        key = self._sessions.of(context) if session is None else session
-        prompt = [int(i) for i in context]
-
-        async def ask(url: str) -> Completion:
-            await self._check(url, prompt)
-            choice = await self._post_completion(url, prompt, budget, seed)
-            return read_completion(url, prompt, budget, choice, self.version)
-
-        completion = await self._retry(key, ask)
-        if session is None:
-            self._sessions.remember(np.concatenate([context, completion.ids]), key)
-        return completion
-
-    async def _retry(self, key: str, ask: Callable[[str], Coroutine[Any, Any, T]]) -> T:
-        """Asks the session's replica, then, after a pause, the next one that is up."""
-        pause, failure = self._backoff, ""
-        for attempt in range(self._retries + 1):
-            url = self._replica(key)
-            try:
-                found = await ask(url)
-            except _TryAgainError as error:
-                failure = f"{url}: {error}"
-                self._down.add(url)
-            else:
-                self._down.discard(url)
-                return found
-            if attempt < self._retries:
-                await asyncio.sleep(pause)
-                pause *= 2
-        raise PolicyError(
-            f"no answer after {self._retries + 1} attempts; the last: {failure}. Is the server running, and are"
-            f" timeout and retries large enough?"
-        )
-
-    def _replica(self, key: str) -> str:
-        """Rendezvous hashing: a session moves only when its own replica is down, or up again."""
-        up = [url for url in self.urls if url not in self._down]
-        if not up:  # all have failed: each gets another chance
-            self._down.clear()
-            up = self.urls
-        return max(up, key=lambda url: zlib.crc32(f"{key} {url}".encode()))
-
-    async def _post_completion(self, url: str, prompt: list[int], budget: int, seed: int | None) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self._model,
-            "prompt": prompt,
-            "max_tokens": budget,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "stop_token_ids": self.stop_ids,
-            "logprobs": 0,
-            "return_token_ids": True,
-            "skip_special_tokens": False,
-        }
-        if seed is not None:
-            body["seed"] = int(seed)
-        return first_choice(url, await self._send(url, "/v1/completions", body))
-
-    async def _send(self, url: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        """One HTTP exchange; `_TryAgainError` where another attempt may help."""
-        import httpx2
-
-        try:
-            if body is None:
-                response = await self._client.get(url + path)
-            else:
-                response = await self._client.post(url + path, json=body)
-        except httpx2.TransportError as error:
-            raise _TryAgainError(f"{type(error).__name__} {error}".strip()) from error
-        if response.status_code in _RETRIED:
-            raise _TryAgainError(f"HTTP {response.status_code} {response.text[:200]}")
-        if response.status_code >= 400:
-            raise PolicyError(f"{url}{path} refuses: HTTP {response.status_code} {response.text[:500]}")
-        if not response.content:
-            return None
-        try:
-            return response.json()
-        except ValueError as error:
-            raise PolicyError(f"{url}{path} did not answer in JSON: {response.text[:200]!r}") from error
-
-    async def _check(self, url: str, prompt: list[int]) -> None:
-        """Once per replica: its model's name, that it returns ids, and which log-probs it returns."""
-        async with self._probing.setdefault(url, asyncio.Lock()):
-            if url not in self._checked:
-                await self._probe(url, prompt)
-                self._checked.add(url)
-
-    async def _probe(self, url: str, prompt: list[int]) -> None:
-        if self._model is None:
-            listed = await self._send(url, "/v1/models", None)
-            try:
-                self._model = str(listed["data"][0]["id"])
-            except (KeyError, IndexError, TypeError) as error:
-                raise PolicyError(f"{url}/v1/models names no model: {listed!r}; give model=") from error
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 1, "logprobs": 0, "return_token_ids": True}
-        probe = {**body, "temperature": 1.0, "top_k": 1, "seed": 0}
-        completion = read_completion(
-            url, prompt, 1, first_choice(url, await self._send(url, "/v1/completions", probe)), 0
-        )
-        # Of one id that could be sampled, the log-prob is 0: anything else is the untouched distribution's.
-        raw = bool(np.any(completion.logprobs < -1e-3))
-        changed = self.temperature not in (0.0, 1.0) or self.top_k or self.top_p < 1.0 or self.min_p
-        if raw and changed:
-            raise PolicyError(
-                f"{url} returns log-probs of the untouched distribution, not of the one that is sampled from with"
-                f" temperature={self.temperature}, top_p={self.top_p}, top_k={self.top_k}, min_p={self.min_p}: start"
-                f" vLLM with --logprobs-mode processed_logprobs, or sample at temperature 1 with nothing cut off"
-            )
-
-    async def _update(self, calls: Sequence[tuple[str, dict[str, Any]]], version: int) -> None:
-        async with self._change:
-            await self._change.wait_for(lambda: not self._updating)
-            self._updating = True
-            await self._change.wait_for(lambda: self._in_flight == 0)
-        try:
-            for path, body in calls:
-                for url in self.urls:
-                    try:
-                        await self._send(url, path, body)
-                    except _TryAgainError as error:
-                        raise PolicyError(f"{url}{path}: {error}; its weights may be the old ones") from error
-            self.version = version
-        finally:
-            async with self._change:
-                self._updating = False
-                self._change.notify_all()
+    def _here(self) -> _Process:
+        """The event loop and connections of this process: a forked child makes its own."""
+        if self._closed:
+            raise _closed()
+        if self._process.pid != os.getpid():
+            # Thread and sockets belong to the parent: they are not closed here, and not collected either.
+            self._left_behind.append(self._process)
+            self._running, self._done, self._unclaimed = {}, SimpleQueue(), []
+            self._process = _Process(*self._parts)
+        return self._process
 
 
-class _TryAgainError(Exception):
-    """An attempt failed for the server's sake."""
+class _Process:
+    """What a policy has in one process: a thread with an event loop, and in it the connections."""
+
+    def __init__(self, servers: Sequence[Any], connection: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.pid = os.getpid()
+        self.sessions: Sessions = settings["sessions"]
+        self.replicas = Replicas(servers, HttpClient(**connection), **settings)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="openai-policy", daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine in the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """Cancels what runs and ends the thread."""
+        self.start(self.replicas.close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
-def _make_client(timeout: float, connections: int, api_key: str | None) -> Any:
+def _result(future: Future[T]) -> T:
     try:
-        import httpx2
-    except ImportError as error:
-        raise MissingDependencyError("OpenAIPolicy needs httpx2: pip install 'mathturn-gym[openai]'") from error
-    return httpx2.AsyncClient(
-        timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
-        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
-        headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
-        trust_env=False,
-    )
+        return future.result()
+    except CancelledError:
+        raise _closed() from None
+
+
+def _closed() -> PolicyError:
+    return PolicyError("the policy is closed: make another OpenAIPolicy")

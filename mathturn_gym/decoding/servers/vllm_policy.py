@@ -113,14 +113,18 @@ class VLLMPolicy:
         self._running[str(ticket)] = ticket
         return ticket
 
-    def advance(self) -> list[tuple[int, Completion]]:
+    def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
         """Steps until a request has ended; empty where nothing is queued.
+
+        Args:
+            steps: Gives up, with nothing, after so many steps; None does not.
 
         Raises:
             PolicyError: vLLM ended a request for another reason than a stop id or the budget.
         """
         found, self._unclaimed = self._unclaimed, []
-        while not found and self._running:
+        while not found and self._running and steps != 0:
+            steps = None if steps is None else steps - 1
             for output in self._engine.step():
                 ticket = self._running.pop(output.request_id, None) if output.finished else None
                 if ticket is not None:

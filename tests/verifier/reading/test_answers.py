@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mathturn_gym.feedback.grading import grade
 from mathturn_gym.feedback.texts import TEXTS
 from mathturn_gym.metrics import majority_at_k
-from mathturn_gym.rewards import RewardContext, get_terms
+from mathturn_gym.rewards import get_terms
+from mathturn_gym.types import Problem, TurnContext, TurnRecord
 from mathturn_gym.verifier import Status, Verdict, Verifier, answer_key, is_readable, literal_value
 from mathturn_gym.verifier.audit import load_cases
 
@@ -62,7 +63,8 @@ def test_everybody_counts_answers_alike() -> None:
     # Three definitions of "the same answer" once disagreed on a thousands comma.
     wrong = Verdict(Status.WRONG, "different", answer="1,234")
     again = Verdict(Status.WRONG, "different", answer="1234")
-    context = RewardContext(again, (wrong,), tokens=1, max_tokens=2)
+    failed = TurnRecord("", wrong, "", 0.0, 0, 0)
+    context = TurnContext(Problem("p/1", "?", "7"), 1, 5, "", earlier=(failed,), verdict=again)
     assert get_terms({"repeated_answer": 1.0})["repeated_answer"](context) == -1.0
     # Two votes for 1234 outvote a single right answer.
     assert majority_at_k(["1,234", "1234", "7"], [False, False, True], 3) == 0.0

@@ -1,8 +1,9 @@
-r"""How AReaL's v0.3 agent put text and ids together, for those who need exactly that (feedback `"areal-v0.3"`).
+r"""How AReaL's v0.3 agent put text and ids together, for those who need exactly that.
 
-Two things differ from `Dialogue`, and both are kept here as they were, defects included (`docs/areal.md` lists them):
+`gym.make(…, feedback="areal-v0.3")` says what the original said, and gets its dialogue with it. Two things differ from
+`Dialogue`, and both are kept here as they were, defects included (`docs/areal.md` lists them):
 
-* the feedback is "\n" and a chat of its own, tokenised with the tokenizer's special tokens: a second BOS, the
+* the feedback is "\n" and a chat of its own, tokenized with the tokenizer's special tokens: a second BOS, the
   template's default system message again, and no end of turn where the completion has none;
 * the answer is what follows the prompt's *text* in the text of the whole sequence, up to where that text recurs.
 """
@@ -16,19 +17,25 @@ import numpy as np
 
 from mathturn_gym.dialogue import Dialogue, Tokenizer
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.types import Ids, Problem
+from mathturn_gym.feedback import feedback_mode
+from mathturn_gym.types import Ids, Problem, TurnContext
 
 __all__ = [
-    "AREAL_FEEDBACK",
     "PROMPT_IDS",
+    "RIGHT_TEXT",
+    "WRONG_TEXT",
     "ArealDialogue",
     "answers_after_prompt",
+    "areal_feedback",
     "decode_batch",
     "spliced_feedback_ids",
 ]
 
-AREAL_FEEDBACK: Final = "areal-v0.3"
-"""The name of the feedback that chooses this dialogue in the environment."""
+RIGHT_TEXT: Final = "Congratulations! You are correct!"
+"""What the original said after any score above 0."""
+
+WRONG_TEXT: Final = "Unfortunately your answer is wrong. Let's try again."
+"""What it said after a score of 0."""
 
 PROMPT_IDS: Final = "prompt_token_ids"
 """Key of a problem's metadata under which its first observation may stand as ids (the original was handed ids)."""
@@ -104,3 +111,10 @@ class ArealDialogue(Dialogue):
     def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
         """The ids that the original appended, whatever the completion ends with."""
         return np.array(spliced_feedback_ids(self.tokenizer, text), np.int64)
+
+
+# `num_turns=0` was allowed: an episode that ends without a turn.
+@feedback_mode("areal-v0.3", dialogue=ArealDialogue, fewest_turns=0)
+def areal_feedback(context: TurnContext) -> str:
+    """The original's choice between its two sentences: any score above 0 is congratulated."""
+    return RIGHT_TEXT if context.judged.value else WRONG_TEXT

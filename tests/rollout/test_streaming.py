@@ -13,8 +13,7 @@ from gymnasium.vector import AutoresetMode
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.errors import InvalidValueError, PolicyError
-from mathturn_gym.rollout import collect
-from mathturn_gym.streaming import EpisodePlan, StreamingPolicy
+from mathturn_gym.rollout import EpisodePlan, collect
 from mathturn_gym.testing import RandomPolicy
 from mathturn_gym.types import Completion, Episode
 from mathturn_gym.wrappers.policy import CausalLMPolicy
@@ -60,8 +59,6 @@ def same(found: list[Episode], expected: list[Episode]) -> None:
 
 @pytest.mark.parametrize("mode", ["vector_entry_point", "sync"])
 def test_a_stream_plays_the_episodes_of_a_barrier(mode: str) -> None:
-    assert isinstance(policy(), StreamingPolicy)
-    assert not isinstance(Barrier(policy()), StreamingPolicy)
     expected = collect(vec(4), Barrier(policy(cache_bytes=0)), 11, seed=5, group_size=2, discount=0.9)
     streaming = policy(max_batch_size=3)
     found = collect(vec(4, mode), streaming, 11, seed=5, group_size=2, discount=0.9)

@@ -1,0 +1,218 @@
+"""Which server to ask, and what to do when it does not answer: the asyncio side of `OpenAIPolicy`.
+
+context ─► session ─► replica (by rendezvous hashing, of those that are not resting) ─► POST /v1/completions
+▲ failed: it rests; wait, or ask the next one ─┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from mathturn_gym.decoding.sampling import Sampling
+from mathturn_gym.decoding.servers._completions_api import model_name, read_answer
+from mathturn_gym.decoding.servers._http import HttpClient, Server, TryAgainError
+from mathturn_gym.decoding.servers._sessions import Sessions
+from mathturn_gym.errors import PolicyError
+from mathturn_gym.types import Completion, Ids
+
+__all__ = ["Replicas"]
+
+T = TypeVar("T")
+
+_ANSWER_BYTES: Final = 2**20
+"""Largest answer that is read, besides what the ids need."""
+
+_ID_BYTES: Final = 1024
+"""The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it."""
+
+
+class Replicas:
+    """Servers of one model. It lives in one event loop.
+
+    Args:
+        servers: At least one.
+        client: How they are reached.
+        model: The model's name there; None asks the first one that answers.
+        sampling: How ids are drawn.
+        stop_ids: Ids that end a completion, besides the model's own end of sequence.
+        concurrency: Most requests under way at once, over all servers.
+        timeout: Seconds that a server may ask to be left alone.
+        retries: Further attempts of a request that failed for a server's sake.
+        backoff: Seconds before the first retry; doubled with each.
+        sessions: Which contexts continue one another.
+        version: Version of the weights.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        client: HttpClient,
+        *,
+        model: str | None,
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        concurrency: int,
+        timeout: float,
+        retries: int,
+        backoff: float,
+        sessions: Sessions,
+        version: int,
+    ) -> None:
+        self.servers, self.client, self.model, self.version = servers, client, model, version
+        self._sampling, self._stop_ids = sampling, list(stop_ids)
+        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._sessions = sessions
+        self._slots, self._change = asyncio.Semaphore(concurrency), asyncio.Condition()
+        self._in_flight, self._updating = 0, False
+        self._checked: set[str] = set()
+        self._probing: dict[str, asyncio.Lock] = {}
+        self._resting: dict[str, float] = {}  # until when a server that failed is left alone, by the loop's clock
+
+    async def complete(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
+        """One request, from the wait for a place to the completion.
+
+        Raises:
+            PolicyError: the server refuses, answers with something else than a completion, or does not answer.
+        """
+        if not budget:
+            return Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), True, self.version)
+        async with self._slots:
+            async with self._change:
+                await self._change.wait_for(lambda: not self._updating)
+                self._in_flight += 1
+            try:
+                return await self._ask_for(context, budget, seed, session)
+            except PolicyError as error:  # an answer that is quoted may quote the request
+                raise PolicyError(self.client.scrubbed(str(error))) from None
+            finally:
+                async with self._change:
+                    self._in_flight -= 1
+                    self._change.notify_all()
+
+    async def update(self, calls: Iterable[tuple[str, Mapping[str, Any]]], version: int) -> None:
+        """Makes calls to every server while no request is under way, then raises the version.
+
+        Raises:
+            PolicyError: a server refuses; the version stays.
+        """
+        async with self._change:
+            await self._change.wait_for(lambda: not self._updating)
+            self._updating = True
+            await self._change.wait_for(lambda: self._in_flight == 0)
+        try:
+            for path, body in calls:
+                for server in self.servers:
+                    try:
+                        await self.client.send(server, path, dict(body), max_bytes=_ANSWER_BYTES)
+                    except TryAgainError as error:
+                        raise PolicyError(f"{server.url}{path}: {error}; its weights may be the old ones") from None
+            self.version = version
+        finally:
+            async with self._change:
+                self._updating = False
+                self._change.notify_all()
+
+    async def close(self) -> None:
+        """Drops what is under way and closes the connections."""
+        under_way = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await self.client.close()
+
+    async def _ask_for(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
+        key = self._sessions.of(context) if session is None else session
+        prompt = context.tolist()
+
+        async def ask(server: Server) -> Completion:
+            await self._check(server, prompt)
+            return await self._post(server, prompt, budget, self._body(budget, seed))
+
+        completion = await self._retry(key, ask)
+        if session is None:
+            self._sessions.remember(np.concatenate([context, completion.ids]), key)
+        return completion
+
+    def _body(self, budget: int, seed: int | None) -> dict[str, Any]:
+        sampling = self._sampling
+        body: dict[str, Any] = {
+            "max_tokens": budget,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "stop_token_ids": self._stop_ids,
+        }
+        return body if seed is None else {**body, "seed": int(seed)}
+
+    async def _post(self, server: Server, prompt: list[int], budget: int, body: Mapping[str, Any]) -> Completion:
+        fixed = {"prompt": prompt, "logprobs": 0, "return_token_ids": True, "skip_special_tokens": False}
+        limit = _ANSWER_BYTES + _ID_BYTES * (len(prompt) + budget)
+        request = {"model": self.model, **fixed, **body}
+        answer = await self.client.send(server, "/v1/completions", request, max_bytes=limit)
+        return read_answer(server.url, prompt, budget, answer, self.version)
+
+    # ---- who is asked
+
+    async def _retry(self, key: str, ask: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
+        """Asks the session's replica; where that fails, it rests for a pause that doubles, and the next one is asked."""
+        clock, pause, failure = asyncio.get_running_loop().time, self._backoff, ""
+        for _ in range(self._retries + 1):
+            server, wait = self._choose(key, clock())
+            await asyncio.sleep(wait)
+            try:
+                found = await ask(server)
+            except TryAgainError as error:
+                failure = f"{server.url}: {error}"
+                until = clock() + max(pause, error.after or 0.0)
+                self._resting[server.url] = max(self._resting.get(server.url, 0.0), until)
+                pause *= 2
+            else:
+                self._resting.pop(server.url, None)
+                return found
+        raise PolicyError(
+            f"no answer after {self._retries + 1} attempts; the last: {failure}. Is the server running, and are"
+            f" timeout and retries large enough?"
+        )
+
+    def _choose(self, key: str, now: float) -> tuple[Server, float]:
+        """Whom to ask, and after how many seconds.
+
+        Rendezvous hashing: a session moves only while its own replica rests.
+        """
+        up = [server for server in self.servers if self._resting.get(server.url, 0.0) <= now]
+        if up:
+            return max(up, key=lambda server: zlib.crc32(f"{key} {server.url}".encode())), 0.0
+        first = min(self.servers, key=lambda server: self._resting[server.url])
+        wait = self._resting[first.url] - now
+        if wait > self._timeout:
+            raise PolicyError(f"{first.url} wants to be asked again in {wait:.0f} s, which is more than timeout")
+        return first, wait
+
+    # ---- what a server is
+
+    async def _check(self, server: Server, prompt: list[int]) -> None:
+        """Once per server: its model's name, that it returns ids, and which log-probs it returns."""
+        async with self._probing.setdefault(server.url, asyncio.Lock()):
+            if server.url not in self._checked:
+                await self._probe(server, prompt)
+                self._checked.add(server.url)
+
+    async def _probe(self, server: Server, prompt: list[int]) -> None:
+        if self.model is None:
+            listed = await self.client.send(server, "/v1/models", None, max_bytes=_ANSWER_BYTES)
+            self.model = model_name(server.url, listed)
+        completion = await self._post(server, prompt, 1, {"max_tokens": 1, "temperature": 1.0, "top_k": 1, "seed": 0})
+        # Of one id that could be sampled, the log-prob is 0: anything else is the untouched distribution's.
+        raw, sampling = bool(np.any(completion.logprobs < -1e-3)), self._sampling
+        if raw and (sampling.truncates or sampling.temperature not in (0.0, 1.0)):
+            raise PolicyError(
+                f"{server.url} returns log-probs of the untouched distribution, not of the one that is sampled from"
+                f" with {sampling}: start vLLM with --logprobs-mode processed_logprobs, or sample at temperature 1"
+                f" with nothing cut off"
+            )
