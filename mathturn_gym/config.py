@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     import gymnasium as gym
 
-    from mathturn_gym.dialogue import Tokenizer
+    from mathturn_gym.dialogue import DialogueLike, Tokenizer
     from mathturn_gym.feedback import Feedback
-    from mathturn_gym.judging import VerifierLike
     from mathturn_gym.problems import ProblemsLike, ProblemSource
     from mathturn_gym.rewards import RewardTerms
+    from mathturn_gym.verification import VerifierLike
 
 __all__ = ["DEFAULT_ENV", "SPLIT_NAMES", "EnvConfig", "EnvKeywords"]
 
@@ -49,6 +49,7 @@ class EnvKeywords(TypedDict, total=False):
 
     problems: ProblemsLike
     tokenizer: str | Tokenizer
+    dialogue: str | DialogueLike | None
     num_turns: int
     max_completion_tokens: int
     max_context_tokens: int | None

@@ -23,13 +23,15 @@ LAYERS = (
         "_text",
         "_transformers",
         "_calls",
+        "_files",
+        "_import_paths",
         "_lazy",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
-    {"vector"},
+    {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "tasks", "areal", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

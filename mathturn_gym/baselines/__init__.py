@@ -89,13 +89,14 @@ _HOME: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> Any:
+        """Loads a public name's module when the name is first asked for."""
+        if name in _HOME:
+            return getattr(import_module(f"mathturn_gym.{_HOME[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        """The public names, loaded or not."""
+        return sorted(__all__)

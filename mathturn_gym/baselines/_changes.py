@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mathturn_gym.baselines.algorithms import algorithm_named
+from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
 from mathturn_gym.baselines.settings import PARTS, RunConfig
 from mathturn_gym.config import DEFAULT_ENV, SPLIT_NAMES, env_parameters
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
@@ -20,13 +20,13 @@ _RUN: Final = tuple(
 """Fields of a run that are no part of it."""
 
 
-def setting_names(parts: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def setting_names(parts: Mapping[str, Any], algorithm: type[BaseAlgorithm]) -> dict[str, tuple[str, ...]]:
     """The fields of each part, by the part's name; those of the run itself under "".
 
     Args:
-        parts: Tables as `RunConfig.to_json` gives them: the environment's id and the algorithm's name decide theirs.
+        parts: Tables as `RunConfig.to_json` gives them; the environment's id decides what it takes.
+        algorithm: Decides which options there are.
     """
-    algorithm = algorithm_named(parts["algorithm"]["name"])
     names = {
         name: tuple(one.name for one in dataclasses.fields(kind))
         for name, kind in PARTS.items()
@@ -44,12 +44,15 @@ def setting_names(parts: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def changed(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def changed(
+    parts: Mapping[str, Any], settings: Mapping[str, Any], algorithm: type[BaseAlgorithm] | None = None
+) -> dict[str, Any]:
     """Tables of a run with some settings changed.
 
     Args:
         parts: Tables as `RunConfig.to_json` gives them.
         settings: Values by "FIELD" (where one part alone has such a field), by "PART.FIELD", or as {PART: {FIELD: …}}.
+        algorithm: The run's; None finds it by the name in its table.
 
     Raises:
         InvalidValueError: no part has such a field (the nearest is suggested), or several have.
@@ -58,9 +61,9 @@ def changed(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
     {'every': 5}
     """
     result = {name: dict(value) if name in PARTS else value for name, value in parts.items()}
+    kind = algorithm_named(parts["algorithm"]["name"]) if algorithm is None else algorithm
     for name, value in dotted(settings).items():
-        known = setting_names(result)
-        part, field = _place(name, known, result["algorithm"]["name"])
+        part, field = _place(name, setting_names(result, kind), kind.name)
         if part:
             result.setdefault(part, {})[field] = value
         else:

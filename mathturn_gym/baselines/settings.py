@@ -314,12 +314,17 @@ class RunConfig:
         return {name: value.to_json() if hasattr(value, "to_json") else _plain(value) for name, value in plain.items()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RunConfig:
+    def from_json(cls, data: Mapping[str, Any], *, algorithm: BaseAlgorithm | None = None) -> RunConfig:
         """The config that `to_json` gave.
+
+        Args:
+            data: Plain JSON types.
+            algorithm: In place of the one in `data`.
 
         Raises:
             InvalidValueError: a field is unknown (the nearest is suggested), missing or outside its range.
         """
+        data = data if algorithm is None else {**data, "algorithm": algorithm}
         known = [one.name for one in dataclasses.fields(cls)]
         for name in data:
             if name not in known:
@@ -347,7 +352,7 @@ def part_from_json(name: str, data: Any) -> Any:
     Raises:
         InvalidValueError: no table, or a field is unknown (the nearest is suggested) or outside its range.
     """
-    if name not in PARTS:
+    if name not in PARTS or isinstance(data, PARTS[name]):
         return data
     if not isinstance(data, Mapping):
         raise InvalidValueError(f"{name} must be a table of FIELD = VALUE, got {data!r}")

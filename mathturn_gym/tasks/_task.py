@@ -69,27 +69,31 @@ class Task:
         >>> load_task("lins").config("grpo", {"clip": 0.1}, budget={"tokens": 1000}).algorithm
         GRPO(entropy_weight=0.005, kl_weight=0.0, group_size=2, discount=1.0, clip=0.1)
         """
-        parts = self._parts(algorithm)
+        kind: type[BaseAlgorithm]
+        if isinstance(algorithm, BaseAlgorithm):
+            kind = type(algorithm)
+            parts = {**self._parts(kind), "algorithm": algorithm.to_json()}
+        else:
+            name = self.algorithm if algorithm is None else algorithm
+            kind = algorithm_named(name)
+            parts = self._tuned({**self._parts(kind), "algorithm": {"name": name}}, name, kind)
         if budget is not None:
             parts["budget"] = dict(budget)
-        return RunConfig.from_json({**changed(parts, settings or {}), "task": self.name})
+        parts = {**changed(parts, settings or {}, kind), "task": self.name}
+        options = {key: value for key, value in parts.pop("algorithm").items() if key != "name"}
+        return RunConfig.from_json(parts, algorithm=kind.from_options(options))
 
-    def _parts(self, algorithm: str | BaseAlgorithm | None) -> dict[str, Any]:
-        parts = {name: dict(value) if name in PARTS else value for name, value in self.tables.items()}
-        if isinstance(algorithm, BaseAlgorithm):
-            parts["algorithm"] = algorithm.to_json()
-            if not algorithm.reads_optimization:
-                parts.pop("optimization", None)
-            return parts
-        name = self.algorithm if algorithm is None else algorithm
-        parts["algorithm"] = {"name": name}
-        kind = algorithm_named(name)
-        if not kind.reads_optimization:
-            parts.pop("optimization", None)
+    def _parts(self, algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
+        """The file's tables, without what the algorithm does not read."""
+        read = [name for name in self.tables if name != "optimization" or algorithm.reads_optimization]
+        return {name: dict(self.tables[name]) if name in PARTS else self.tables[name] for name in read}
+
+    def _tuned(self, parts: dict[str, Any], name: str, kind: type[BaseAlgorithm]) -> dict[str, Any]:
+        """The tables with what the file says of an algorithm, and of all of its kind."""
         for table in (self.algorithms.get(kind.kind, {}), self.algorithms.get(name, {})):
             options = {key: value for key, value in table.items() if key not in PARTS}
             others = {key: value for key, value in table.items() if key in PARTS}
-            parts = changed(parts, {**others, "algorithm": options})
+            parts = changed(parts, {**others, "algorithm": options}, kind)
         return parts
 
 

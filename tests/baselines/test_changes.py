@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mathturn_gym.baselines._changes import changed, dotted, parse_settings, setting_names
+from mathturn_gym.baselines.algorithms import algorithm_named
 from mathturn_gym.errors import InvalidValueError
 
 PARTS: dict[str, Any] = {"env": {"problems": "lins"}, "algorithm": {"name": "grpo"}, "budget": {"tokens": 9}, "seed": 1}
@@ -66,7 +67,7 @@ def test_what_an_algorithm_does_not_read_is_no_setting_of_its_run() -> None:
     assert changed(classic, {"learning_rate": 1e-4})["algorithm"]["learning_rate"] == 1e-4
     with pytest.raises(InvalidValueError, match=r"sb3_a2c does not read optimization\.epochs; its options: n_envs"):
         changed(classic, {"optimization.epochs": 2})
-    assert setting_names(classic)["optimization"] == ()
+    assert setting_names(classic, algorithm_named("sb3_a2c"))["optimization"] == ()
 
 
 def test_settings_are_parsed_as_json_where_they_are() -> None:

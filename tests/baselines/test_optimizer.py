@@ -99,7 +99,7 @@ def test_weights_decay() -> None:
         ends = []
         for decay in (0.0, 0.5):
             module = model()
-            learn(module, Optimizer(module, 1e-2, Optimization(optimizer=kind, weight_decay=decay)), 3)  # type: ignore[arg-type]
+            learn(module, Optimizer(module, 1e-2, Optimization(optimizer=kind, weight_decay=decay)), 3)
             ends.append(float(weights(module).norm()))
         assert ends[1] < ends[0], kind
 

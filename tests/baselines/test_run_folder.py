@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from mathturn_gym.baselines import RunConfig, train
-from mathturn_gym.baselines import _run_folder as module
 from mathturn_gym.baselines._checkpoints import (
     fingerprint,
     iteration_of,
@@ -221,7 +220,7 @@ def test_an_overwritten_run_is_recognizable_until_its_last_file_is_gone(
         gone.append(Path(path).name)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.shutil, "rmtree", die)
+    monkeypatch.setattr(shutil, "rmtree", die)
     with pytest.raises(KeyboardInterrupt):
         RunFolder(run, config, overwrite=True)
     monkeypatch.undo()

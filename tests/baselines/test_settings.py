@@ -77,9 +77,10 @@ def test_a_budget_ends_a_run_at_its_first_limit() -> None:
     with pytest.raises(InvalidValueError, match="never end"):
         Budget()
     budget = Budget(tokens=100, episodes=130, cpu_seconds=2.0)
-    used = {"iteration": 1, "tokens": 99, "cpu_s": 1.9, "batch_episodes": 64}
+    used: dict[str, Any] = {"iteration": 1, "tokens": 99, "cpu_s": 1.9, "batch_episodes": 64}
     assert not budget.is_used_up(**used)
-    for over in ({"tokens": 100}, {"iteration": 2}, {"cpu_s": 2.0}):
+    limits: list[dict[str, Any]] = [{"tokens": 100}, {"iteration": 2}, {"cpu_s": 2.0}]
+    for over in limits:
         assert budget.is_used_up(**{**used, **over})
     assert (Budget(episodes=191).iterations(64), Budget(episodes=1).iterations(64)) == (2, 1)
     assert Budget(tokens=1).iterations(64) is None

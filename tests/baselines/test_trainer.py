@@ -98,7 +98,7 @@ def test_activations_are_computed_again_where_gradients_are_checkpointed(tmp_pat
             seen: list[int] = []
             handle = layer.register_forward_pre_hook(lambda *_, seen=seen: seen.append(1))
             trainer.model.train()
-            trainer.loss_of(batch, batch).loss.backward()
+            trainer.loss_of(batch, batch).loss.backward()  # type: ignore[no-untyped-call]
             handle.remove()
             calls.append(len(seen))
         finally:

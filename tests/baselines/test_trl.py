@@ -54,7 +54,7 @@ pytestmark = [
 EPISODES, GROUP, TURNS, MOST = 16, 4, 4, 8
 
 
-def ours(algorithm: Algorithm) -> Trainer:
+def ours(algorithm: Algorithm[Any]) -> Trainer:
     config = RunConfig(
         env=EnvConfig(problems="lins", num_turns=TURNS, max_completion_tokens=MOST),
         algorithm=algorithm,
@@ -151,7 +151,7 @@ def check_same_gradient(gradients: list[torch.Tensor], others: list[torch.Tensor
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
 def test_grpo_has_trls_loss_and_gradient(tmp_path: Path, loss_type: str) -> None:
-    algorithm = {"grpo": GRPO, "dr_grpo": DrGRPO}[loss_type](group_size=GROUP)
+    algorithm = GRPO(group_size=GROUP) if loss_type == "grpo" else DrGRPO(group_size=GROUP)
     trainer = ours(algorithm)
     episodes = trainer.play()
     assert max(episode.num_turns for episode in episodes) > 2

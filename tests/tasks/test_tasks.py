@@ -100,6 +100,6 @@ def test_options_that_an_algorithm_does_not_read_are_named() -> None:
         ("clipped_reinforce", {"critic_learning_rate": 9.0}, "unknown setting 'critic_learning_rate'"),
         ("turn_ppo", {"group_size": 2}, "unknown setting 'group_size'.*options of turn_ppo"),
     ):
-        given: dict[str, Any] = settings  # type: ignore[assignment]
+        given: dict[str, Any] = dict(settings)
         with pytest.raises(InvalidValueError, match=message):
             lins.config(algorithm, given)

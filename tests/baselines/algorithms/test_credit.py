@@ -178,7 +178,7 @@ def test_the_published_gradients_are_those_of_whole_episodes(algorithm: Any) -> 
     """-1/E times the sum over episodes and tokens of A * grad log p: no ratio, no clipping, no length."""
     given = [np.array([0.5], np.float32), np.array([1.0, -2.0], np.float32), np.array([3.0, 3.0], np.float32)]
     batch = pack(GROUP, advantages=given)
-    logprobs = (batch.behavior_logprobs + 5.0).requires_grad_()  # far from the behavior policy: nothing depends on it
+    logprobs: Any = (batch.behavior_logprobs + 5.0).requires_grad_()  # far from the behavior policy: it is no matter
     algorithm.loss(logprobs, Part(batch, batch, {}), State()).loss.backward()
     expected = -batch.advantages[batch.loss_mask] / 3
     torch.testing.assert_close(logprobs.grad[batch.loss_mask], expected)
@@ -188,8 +188,8 @@ def test_parts_add_up_to_their_minibatch() -> None:
     batch = pack(GROUP, advantages=[np.ones(e.num_turns, np.float32) for e in GROUP])
     logprobs = batch.behavior_logprobs + 0.1
     for normalization in ("token", "turn", "sequence"):
-        whole = Part(batch, batch, {}).policy_loss(logprobs, normalization=normalization)  # type: ignore[arg-type]
-        direct = policy_loss(logprobs, batch, normalization=normalization)  # type: ignore[arg-type]
+        whole = Part(batch, batch, {}).policy_loss(logprobs, normalization=normalization)
+        direct = policy_loss(logprobs, batch, normalization=normalization)
         torch.testing.assert_close(whole.loss, direct.loss)
 
 
