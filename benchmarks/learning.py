@@ -27,7 +27,7 @@ from typing import Any
 
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.decoding import load_policy
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
@@ -122,7 +122,7 @@ def main() -> int:
 
 def one_seed(seed: int, options: argparse.Namespace) -> dict[str, float]:
     """All figures of one seed."""
-    before = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
+    before = load_policy("builtin")
     row: dict[str, float] = {}
     with cpu_threads(1):
         for name, task in (("lins", lins), ("guess8", guess8)):

@@ -259,7 +259,7 @@ def test_a_config_that_does_not_fit_leaves_no_folder(tmp_path: Path, small: Smal
             InvalidValueError,
             "'random' cannot be trained: it has no weights in this process",
         ),
-        ({"policy.model": "mathturn_gym.types:Problem"}, InvalidValueError, "policy 'mathturn_gym.types:Problem'"),
+        ({"policy.model": "http://localhost:1/v1"}, InvalidValueError, "cannot be trained: it has no weights in this"),
     ):
         with pytest.raises(error, match=message):
             train(small(settings=settings), run_dir=tmp_path / "run")
