@@ -37,7 +37,7 @@ SPLIT_NAMES: Final = ("train", "validation", "test")
 """The parts of a run: what is trained on, what settings and stopping are chosen by, and what is looked at once."""
 
 _CALLABLES: Final = ("dialogue", "feedback", "verifier")
-_WHOLE: Final = ("train", "validation", "test", "all")
+_SPLITS: Final = (*SPLIT_NAMES, "all")
 
 
 class EnvKeywords(TypedDict, total=False):
@@ -154,10 +154,35 @@ class EnvConfig:
         """
         if split not in SPLIT_NAMES:
             raise_unknown_name("split", split, SPLIT_NAMES)
+        from mathturn_gym.problems import load_problems
+
         chosen = getattr(self, split)
-        if isinstance(chosen, str) and chosen in _WHOLE:
-            return _part_of(self.value("problems"), chosen)
-        return _source(chosen)
+        if isinstance(chosen, str) and chosen in _SPLITS:
+            return load_problems(self.value("problems"), chosen)
+        return load_problems(chosen)
+
+    def check_splits(self, *splits: str) -> None:
+        """Refuses to train and to evaluate on the same prompts, unless `allow_overlap`.
+
+        Args:
+            *splits: Those that are evaluated on.
+
+        Raises:
+            SharedPromptsError: one of them shares prompts with what is trained on; one is shown.
+        """
+        from mathturn_gym.problems import check_disjoint
+
+        train = self.problems("train")
+        for split in splits:
+            other = self.problems(split)
+            endless = all(leaf.size is None for source in (train, other) for leaf in source.leaves())
+            if not (endless and self._are_parts("train", split)):
+                check_disjoint(train, other, allow=self.allow_overlap)
+
+    def _are_parts(self, *splits: str) -> bool:
+        """True for different splits of one source: a generator's share no prompts, by construction."""
+        chosen = [getattr(self, split) for split in splits]
+        return all(isinstance(one, str) and one in SPLIT_NAMES for one in chosen) and len(set(chosen)) == len(chosen)
 
     def make(
         self, split: str = "train", num_envs: int | None = None, *, policy: Any = None, **changes: Any
@@ -297,47 +322,3 @@ def _from_json(field: str, value: Any) -> Any:
     if set(value) == {one.name for one in fields(Problem)}:
         return Problem(**value)
     return {name: _from_json(f"{field}[{name!r}]", one) for name, one in value.items()}
-
-
-def _source(problems: ProblemsLike) -> ProblemSource:
-    from mathturn_gym.problems import load_problems
-
-    return load_problems(problems)
-
-
-def _part_of(problems: ProblemsLike, split: str) -> ProblemSource:
-    from mathturn_gym.problems import load_problems
-
-    if not isinstance(problems, str):
-        return load_problems(problems)
-    if problems.startswith("curriculum:"):
-        return _curriculum(problems, split)
-    named = ":" in problems or problems.endswith((".jsonl", ".json"))
-    return load_problems(problems if named else "+".join(f"{part}:{split}" for part in problems.split("+")))
-
-
-def _curriculum(name: str, split: str) -> ProblemSource:
-    """The problems of "curriculum:FAMILY,FAMILY@LOW-HIGH".
-
-    Args:
-        name: Families by name; levels LOW to HIGH of each.
-        split: "train" gives the curriculum; every other split all cells alike, so that evaluations stay comparable.
-
-    Raises:
-        InvalidValueError: not of this form, or an unknown family or level.
-
-    >>> _curriculum("curriculum:integers,linear@1-2", "validation").name
-    'integers@1+integers@2+linear@1+linear@2'
-    """
-    from mathturn_gym.problems import Curriculum, Mixture, load_problems
-
-    families, at, levels = name.removeprefix("curriculum:").partition("@")
-    low, dash, high = levels.partition("-")
-    if not (families and at and dash and low.isdigit() and high.isdigit() and int(low) <= int(high)):
-        raise InvalidValueError(f"problems must be 'curriculum:FAMILY,FAMILY@LOW-HIGH', got {name!r}")
-    names = families.split(",")
-    cells = range(int(low), int(high) + 1)
-    if split == "train":
-        return Curriculum(names, cells)
-    sources = [load_problems(f"{family}@{level}:{split}") for family in names for level in cells]
-    return Mixture(sources, name="+".join(f"{family}@{level}" for family in names for level in cells))

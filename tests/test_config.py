@@ -15,7 +15,7 @@ from mathturn_gym import Problem
 from mathturn_gym.baselines.tiny import train_tokenizer
 from mathturn_gym.config import EnvConfig, EnvKeywords, env_parameters
 from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.errors import InvalidValueError, SharedPromptsError
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.registration import ENV_DEFAULTS
 
@@ -101,9 +101,29 @@ def test_a_curriculum_is_for_training_and_evaluations_have_all_of_it() -> None:
     assert [source.name for source in validation.sources] == [
         f"{family}@{level}:validation" for family in ("integers", "linear") for level in (1, 2)
     ]
-    for wrong in ("curriculum:integers", "curriculum:@1-2", "curriculum:integers@2-1", "curriculum:integers@1"):
+    for wrong in ("curriculum:integers", "curriculum:", "curriculum:integers@2-1"):
         with pytest.raises(InvalidValueError, match="FAMILY,FAMILY@LOW-HIGH"):
             EnvConfig(problems=wrong).problems("train")
+
+
+def test_training_and_testing_on_the_same_prompts_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"question": f"What is {i}+{i}?", "answer": str(2 * i)} for i in range(40)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = str(file)
+    EnvConfig(problems=path).check_splits("validation", "test")
+    for config in (
+        EnvConfig(problems=path, test=path),
+        EnvConfig(problems=path, test="train"),
+        EnvConfig(problems=path, train="all"),
+        EnvConfig(problems="lins", test="lins:all"),
+        EnvConfig(problems={"train": rows, "test": rows[:3]}),
+    ):
+        with pytest.raises(SharedPromptsError, match=r"share .* prompts"):
+            config.check_splits("test")
+        config.replace(allow_overlap=True).check_splits("test")
+    EnvConfig(problems="guess8").check_splits("validation", "test")
+    EnvConfig(problems="add1:all").check_splits("test")
 
 
 def test_a_mixture_is_split_part_by_part() -> None:
@@ -151,6 +171,7 @@ def test_it_is_json_where_its_parts_are() -> None:
     config = EnvConfig(
         "MathMultiTurn-v0",
         problems=[Problem("a/1", "1+1=?", ("2", "two"), hints=("small",), metadata={"level": 1})],
+        train="all",
         test=Path("held_out.jsonl"),
         verifier=always_right,
         reward_terms={"overlong": 1.0, "mine": half_a_point},
@@ -163,7 +184,7 @@ def test_it_is_json_where_its_parts_are() -> None:
     assert data["test"] == "held_out.jsonl"
     again = EnvConfig.from_json(data)
     assert again.to_json() == config.to_json()
-    assert again.problems("validation").get(0, 0) == config.problems("validation").get(0, 0)
+    assert again.problems("train").get(0, 0) == config.problems("train").get(0, 0)
 
 
 def test_what_has_no_import_path_is_described_and_cannot_be_read_back() -> None:

@@ -12,12 +12,13 @@ from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 
 if TYPE_CHECKING:
+    from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.config import EnvConfig
     from mathturn_gym.types import Episode, Policy
 
-__all__ = ["PLAYED_AT_ONCE", "accuracy_by_turn", "play_test"]
+__all__ = ["accuracy_by_turn", "play_test", "validation_env"]
 
-PLAYED_AT_ONCE: Final = 128
+_PLAYED_AT_ONCE: Final = 128
 """Episodes that an evaluation plays side by side."""
 
 
@@ -29,6 +30,17 @@ def accuracy_by_turn(episodes: Sequence[Episode], num_turns: int) -> dict[str, f
     }
 
 
+def validation_env(config: RunConfig, policy: Policy | None = None) -> Any:
+    """The environment of a run's evaluations; None where there are none.
+
+    Args:
+        config: The run.
+        policy: Its tokenizer is the environment's, where the config names none.
+    """
+    episodes = config.evaluation.episodes
+    return config.env.make("validation", min(episodes, _PLAYED_AT_ONCE), policy=policy) if episodes else None
+
+
 def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> dict[str, float]:
     """Accuracy by turn on the test split, and tokens per episode.
 
@@ -38,7 +50,7 @@ def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> di
         episodes: How many are played.
         seed: Decides problems and samples.
     """
-    vector: Any = env.make("test", min(episodes, PLAYED_AT_ONCE), policy=policy)
+    vector: Any = env.make("test", min(episodes, _PLAYED_AT_ONCE), policy=policy)
     try:
         played = collect(vector, policy, episodes, seed=derive_seed(seed, "test"))
     finally:

@@ -24,7 +24,7 @@ import torch
 from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
-from mathturn_gym.baselines._evaluation import PLAYED_AT_ONCE, accuracy_by_turn
+from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
 from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder
@@ -85,9 +85,9 @@ class Trainer(Session):
         self._num_turns = int(config.env.value("num_turns"))
         source = config.env.problems("train")
         self._curriculum = source if isinstance(source, Curriculum) else None
-        batch, evaluated = config.optimization.batch_episodes, config.evaluation.episodes
+        batch = config.optimization.batch_episodes
         self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source)
-        self._eval_env: Any = config.env.make("validation", max(1, min(evaluated, PLAYED_AT_ONCE)), policy=self._policy)
+        self._eval_env = validation_env(config, self._policy)
         if config.optimization.schedule != "constant" and config.budget.tokens is config.budget.episodes is None:
             _LOG.warning(
                 "optimization.schedule %r follows tokens or episodes, and the budget has CPU seconds alone: the learning"
@@ -116,7 +116,8 @@ class Trainer(Session):
     def close(self) -> None:
         """Closes the environments."""
         self._env.close()
-        self._eval_env.close()
+        if self._eval_env is not None:
+            self._eval_env.close()
 
     def _iterate(self, folder: RunFolder, report: Report, interrupted: Callable[[], bool]) -> tuple[RunStatus, str]:
         config = self.config
@@ -201,7 +202,7 @@ class Trainer(Session):
 
     def evaluate(self) -> Metrics:
         """Accuracy by turn on the validation problems; the same episodes each time."""
-        if not self.config.evaluation.episodes:
+        if self._eval_env is None:
             return {}
         began = time.perf_counter()
         seed = derive_seed(self.config.seed, "validation")

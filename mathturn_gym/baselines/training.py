@@ -115,6 +115,7 @@ def train(
 
     Raises:
         InvalidValueError: a part is missing or does not go with the others, or the folder is in use.
+        SharedPromptsError: training and evaluation would share prompts (`EnvConfig(allow_overlap=True)` allows it).
         CheckpointError: the policy or the checkpoint does not load.
         LockedError: another process trains in the folder.
         StorageError: the folder cannot be written.
@@ -155,6 +156,8 @@ def _train(
     overwrite: bool,
     on_progress: Callable[[Metrics], None] | None,
 ) -> TrainResult:
+    measured = {"validation": config.evaluation.episodes, "test": config.evaluation.test_episodes}
+    config.env.check_splits(*(split for split, episodes in measured.items() if episodes))
     with interrupt_flag() as interrupted:
         session = config.algorithm.prepare(config, policy)  # first: a config that does not fit leaves no folder behind
         try:

@@ -23,7 +23,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from mathturn_gym._files import storage_errors
-from mathturn_gym.baselines._evaluation import PLAYED_AT_ONCE, accuracy_by_turn
+from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_object
 from mathturn_gym.baselines._session import Ended, Metrics, Report, Session
@@ -90,8 +90,7 @@ class ClassicSession(Session):
             self._view = make()
             self._env = DummyVecEnv([make] * algorithm.n_envs)
             self._env.seed(derive_seed(config.seed, "train") % 2**32)
-            at_once = max(1, min(config.evaluation.episodes, PLAYED_AT_ONCE))
-            self._eval_env: Any = config.env.make("validation", at_once, tokenizer=tokenizer)
+            self._eval_env = validation_env(config)
             self.model = self._make_model()
             if config.policy.init == "pretrained":
                 load_language_model(self.model.policy, BUILTIN_PATH, None if masks else ids)
@@ -129,7 +128,7 @@ class ClassicSession(Session):
 
     def evaluate(self) -> Metrics:
         """Accuracy by turn on the validation problems; the same episodes each time."""
-        if not self.config.evaluation.episodes:
+        if self._eval_env is None:
             return {}
         seed = derive_seed(self.config.seed, "validation")
         episodes = collect(self._eval_env, self.policy, self.config.evaluation.episodes, seed=seed)
@@ -162,7 +161,8 @@ class ClassicSession(Session):
     def close(self) -> None:
         """Closes the environments."""
         for env in (self._env, self._eval_env, self._view):
-            env.close()
+            if env is not None:
+                env.close()
 
     def _make_model(self) -> BaseAlgorithm:
         algorithm, config = self.algorithm, self.config
@@ -223,8 +223,7 @@ class _Recorder(BaseCallback):
             if done:
                 self._ended.append(info)
                 if self._run.curriculum is not None:
-                    facts = info["metadata"]
-                    self._run.curriculum.record(str(facts["family"]), int(facts["level"]), solved=info["is_success"])
+                    self._run.curriculum.record(str(info["metadata"]["cell"]), solved=info["is_success"])
         return not (self._over or self._interrupted())
 
     def _on_training_end(self) -> None:
