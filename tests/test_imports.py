@@ -24,6 +24,7 @@ LAYERS = (
         "_transformers",
         "_calls",
         "_lazy",
+        "_named_models",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
