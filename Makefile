@@ -1,6 +1,8 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make test-llm    the tests that need that model
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
@@ -13,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean test-light test-typing test-vllm
+.PHONY: demo test lint clean smollm test-light test-llm test-typing test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -26,6 +28,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+smollm: $(VENV)/.demo
+	$(PIP) gguf
+	$(BIN)/mathturn models get smollm2
+
+test-llm: $(VENV)/.dev smollm
+	$(BIN)/python -m pytest tests/llm
 
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
@@ -51,7 +60,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,dev]'
+	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,dev]'
 	touch $@ $(VENV)/.demo
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.

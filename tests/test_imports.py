@@ -26,6 +26,7 @@ LAYERS = (
         "_files",
         "_import_paths",
         "_lazy",
+        "_named_models",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
