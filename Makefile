@@ -1,6 +1,8 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make test-llm    the tests that need that model
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
@@ -15,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean test-inspect test-light test-typing test-view test-vllm
+.PHONY: demo test lint clean smollm test-inspect test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -38,6 +40,13 @@ test-view: $(VENV)/.dev
 test-inspect: $(VENV)/.dev .inspect/.ready
 	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
 	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py
+
+smollm: $(VENV)/.demo
+	$(PIP) gguf
+	$(BIN)/mathturn models get smollm2
+
+test-llm: $(VENV)/.dev smollm
+	$(BIN)/python -m pytest tests/llm
 
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
@@ -63,7 +72,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,dev]'
+	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,dev]'
 	touch $@ $(VENV)/.demo
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.

@@ -24,13 +24,16 @@ LAYERS = (
         "_token_texts",
         "_transformers",
         "_calls",
+        "_files",
+        "_import_paths",
         "_lazy",
+        "_named_models",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
-    {"vector"},
+    {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "areal", "view", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

@@ -15,6 +15,7 @@ from mathturn_gym.cli.compare_eval import compare_eval
 from mathturn_gym.cli.demo import demo
 from mathturn_gym.cli.evaluate import evaluate
 from mathturn_gym.cli.info import info
+from mathturn_gym.cli.models import models_app
 from mathturn_gym.cli.play import play
 from mathturn_gym.cli.problems import problems_app
 from mathturn_gym.cli.train import train
@@ -43,6 +44,7 @@ app.command()(view)
 app.command()(info)
 app.command()(verify)
 app.add_typer(problems_app, name="problems")
+app.add_typer(models_app, name="models")
 app.command()(warmup)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mathturn_gym._files import write_atomically
 from mathturn_gym._token_texts import TokenTexts
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError
@@ -114,9 +115,7 @@ def write_view(out: str | os.PathLike[str], runs: Runs, *, tokenizer: Any = None
     if not target.resolve().parent.is_dir():
         raise InvalidValueError(f"out must be in a folder that is there, got {str(target)!r}")
     view = read_view(runs, tokenizer=tokenizer)
-    beside = target.with_name(f".{target.name}.new")
-    beside.write_text(render_page(view.about(), view.blocks()), encoding="utf-8")
-    beside.replace(target)
+    write_atomically(target, render_page(view.about(), view.blocks()))
     return target
 
 
