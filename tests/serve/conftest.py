@@ -11,11 +11,6 @@ from typing import Any
 
 import pytest
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
-    pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
-    from mathturn_gym.serve.app import create_app, uvicorn_config
-
 
 class Server:
     """A server that runs, and where it is."""
@@ -44,8 +39,12 @@ class Server:
 @contextmanager
 def running(**keywords: Any) -> Iterator[Server]:
     """Serves an environment at a free port until the block ends."""
-    import uvicorn
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
+        pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
+        import uvicorn
 
+        from mathturn_gym.serve.app import create_app, uvicorn_config
     app = create_app(**keywords)
     server = uvicorn.Server(uvicorn_config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
