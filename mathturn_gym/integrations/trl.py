@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from mathturn_gym.config import EnvConfig
 from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
@@ -27,7 +28,6 @@ from mathturn_gym.integrations._known import KnownProblems, chosen_problems
 from mathturn_gym.integrations._require import require
 from mathturn_gym.metrics.figures import facts
 from mathturn_gym.problems import ProblemsLike
-from mathturn_gym.registration import ENV_DEFAULTS
 from mathturn_gym.returns import Estimator, advantages, returns_to_go
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
@@ -82,8 +82,7 @@ class TurnRollout:
     ) -> None:
         self.discount = check_float("discount", discount, low=0.0, high=1.0)
         self._num_envs = None if num_envs is None else check_int("num_envs", num_envs, low=1)
-        _checked_keywords(env_id, keywords)
-        self._env_id, self._keywords, self._make_policy = env_id, keywords, policy
+        self._config, self._make_policy = _checked_config(env_id, keywords), policy
         self._known = KnownProblems()
         self._env: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self._policy: tuple[Any, CausalLMPolicy] | None = None
@@ -153,8 +152,8 @@ class TurnRollout:
     def _environment(self, episodes: int, trainer: Any) -> gym.vector.VectorEnv[Any, Any, Any]:
         places = min(episodes, self._num_envs or episodes)
         if self._env is None or self._env.num_envs != places:
-            keywords = {**self._keywords, "problems": self._known, "tokenizer": trainer.processing_class}
-            self._env = gym.make_vec(self._env_id, num_envs=places, **keywords)
+            made: Any = self._config.make(num_envs=places, problems=self._known, tokenizer=trainer.processing_class)
+            self._env = made
         return self._env
 
     def _seed(self, trainer: Any) -> int:
@@ -411,7 +410,7 @@ class AnswerEnvironments:
 
     def __init__(self, env_id: str = "MathMultiTurnUntilCorrect-v0", *, discount: float = 1.0, **keywords: Any) -> None:
         self._discount = check_float("discount", discount, low=0.0, high=1.0)
-        self._keywords = _checked_keywords(env_id, keywords)
+        self._config = _checked_config(env_id, keywords)
         self._known = KnownProblems()
 
     def dataset(self, problems: ProblemsLike, size: int | None = None, seed: int = 0) -> Dataset:
@@ -423,18 +422,18 @@ class AnswerEnvironments:
         return AnswerEnvironment(self._make, self._known, self._discount)
 
     def _make(self) -> MathMultiTurnEnv:
-        return MathMultiTurnEnv(**{**self._keywords, "problems": self._known})
+        env: Any = self._config.make(problems=self._known).unwrapped
+        return env
 
 
-def _checked_keywords(env_id: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """An id's defaults and a user's keywords, which make an environment."""
-    if env_id not in ENV_DEFAULTS:
-        raise_unknown_name("env_id", env_id, ENV_DEFAULTS)
+def _checked_config(env_id: str, keywords: Mapping[str, Any]) -> EnvConfig:
+    """The environment of an id and a user's keywords; a mistake shows here, not in the first step."""
     for name, whose in (("problems", "the data set's: .dataset(problems) makes one"), ("tokenizer", "the trainer's")):
         if name in keywords:
             raise InvalidValueError(f"{name} must not be given: it is {whose}")
-    MathMultiTurnEnv(**{**ENV_DEFAULTS[env_id], **keywords}).close()  # a mistake shows here, not in the first step
-    return {**ENV_DEFAULTS[env_id], **keywords}
+    config = EnvConfig(env_id, **keywords)
+    config.make().close()
+    return config
 
 
 def _dataset(known: KnownProblems, problems: ProblemsLike, size: int | None, seed: int) -> Dataset:

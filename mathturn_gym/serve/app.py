@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from mathturn_gym.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError
 from mathturn_gym.serve._gate import Gate
 from mathturn_gym.serve.environment import (
@@ -42,7 +43,11 @@ _PAGE_HEADERS: Final = {
 
 
 def create_app(
-    env_id: str = "MathMultiTurn-v0", *, limits: Limits | None = None, api_keys: Sequence[str] = (), **keywords: Any
+    env: str | EnvConfig = "MathMultiTurn-v0",
+    *,
+    limits: Limits | None = None,
+    api_keys: Sequence[str] = (),
+    **keywords: Any,
 ) -> FastAPI:
     """The environment as an OpenEnv application, for any ASGI server.
 
@@ -51,10 +56,10 @@ def create_app(
     page to play an episode on).
 
     Args:
-        env_id: Environment id.
+        env: Environment id, or a config.
         limits: See `Limits`.
         api_keys: Any of them opens the server; none leaves it open to all.
-        **keywords: Of `gym.make`.
+        **keywords: Of `gym.make`; they replace those of a config.
 
     Raises:
         InvalidValueError: a keyword outside what is allowed, or an empty key.
@@ -62,7 +67,8 @@ def create_app(
     if any(not key or key != key.strip() for key in api_keys):
         raise InvalidValueError("api_keys must be texts without blanks around them, got an empty or padded one")
     limits = limits or Limits()
-    service = Service(env_id, keywords, limits)
+    config = env.replace(**keywords) if isinstance(env, EnvConfig) else EnvConfig(env, **keywords)
+    service = Service(config, limits)
     app = create_fastapi_app(
         functools.partial(MathTurnEnvironment, service),
         MathAction,
@@ -71,7 +77,7 @@ def create_app(
         concurrency_config=ConcurrencyConfig(
             max_concurrent_envs=limits.max_sessions, session_timeout=limits.session_timeout
         ),
-        env_name=env_id,
+        env_name=config.id,
         state_cls=MathState,
         mode="simulation",
     )
@@ -85,7 +91,7 @@ def create_app(
 
 
 def serve(
-    env_id: str = "MathMultiTurn-v0",
+    env: str | EnvConfig = "MathMultiTurn-v0",
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -97,13 +103,13 @@ def serve(
     """Serves an environment until it is interrupted.
 
     Args:
-        env_id: Environment id.
+        env: Environment id, or a config.
         host: Address to listen at.
         port: Port to listen at.
         limits: See `Limits`.
         api_keys: See `create_app`.
         log_level: Of uvicorn.
-        **keywords: Of `gym.make`.
+        **keywords: See `create_app`.
 
     Raises:
         InvalidValueError: see `create_app`.
@@ -112,7 +118,7 @@ def serve(
 
     if not api_keys and not _is_loopback(host):
         _LOG.warning("serving at %s without an API key: whoever reaches this address can use it", host)
-    app = create_app(env_id, limits=limits, api_keys=api_keys, **keywords)
+    app = create_app(env, limits=limits, api_keys=api_keys, **keywords)
     uvicorn.Server(uvicorn_config(app, host=host, port=port, log_level=log_level)).run()
 
 

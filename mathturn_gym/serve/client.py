@@ -7,7 +7,6 @@ law. The same calls give the same observations, rewards and infos as the environ
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from mathturn_gym.config import env_parameters
 from mathturn_gym.dialogue import Dialogue, Tokenizer
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import (
@@ -245,7 +245,7 @@ class RemoteEnv(gym.Env[Ids, Ids]):
     def _check_expected(self, expected: Mapping[str, Any]) -> None:
         """Raises where the server plays something else than the caller's keywords say."""
         settings = self.server_info["settings"]
-        known = [name for name in inspect.signature(MathMultiTurnEnv).parameters if name != "render_mode"]
+        known = [name for name in env_parameters("MathMultiTurn-v0") if name != "render_mode"]
         for name, value in expected.items():
             if name not in known:
                 raise_unknown_name("keyword", name, ["server", "api_key", "server_timeout", "render_mode", *known])

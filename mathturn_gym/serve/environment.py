@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 
 import mathturn_gym
+from mathturn_gym.config import EnvConfig, env_parameters
 from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
 from mathturn_gym.problems import SPLITS, ProblemSource
-from mathturn_gym.registration import ENV_DEFAULTS
 from mathturn_gym.serve._protocol import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
 from mathturn_gym.serve.limits import Limits
 from mathturn_gym.serve.metrics import Metrics
@@ -96,40 +95,34 @@ class Service:
     """What all sessions of a server share: the settings, problems, verifier and threads.
 
     Args:
-        env_id: Environment id.
-        keywords: Of the environment.
+        config: The environment.
         limits: Of the server.
 
     Raises:
-        InvalidValueError: an unknown id, or a keyword outside what is allowed.
+        InvalidValueError: a value outside what is allowed.
     """
 
-    def __init__(self, env_id: str, keywords: Mapping[str, Any], limits: Limits) -> None:
-        if env_id not in ENV_DEFAULTS:
-            raise_unknown_name("env_id", env_id, ENV_DEFAULTS)
-        if keywords.get("render_mode") is not None:
-            raise InvalidValueError(
-                f"render_mode is the client's to choose, got {keywords['render_mode']!r} for a server"
-            )
-        self.env_id, self.limits, self.metrics = env_id, limits, Metrics()
-        self._keywords = {**ENV_DEFAULTS[env_id], **keywords}
-        first = MathMultiTurnEnv(**self._keywords)
+    def __init__(self, config: EnvConfig, limits: Limits) -> None:
+        if config.value("render_mode") is not None:
+            raise InvalidValueError(f"render_mode is the client's to choose, a server has none, got {config!r}")
+        self.config, self.limits, self.metrics = config, limits, Metrics()
+        first: Any = config.make(problems=config.value("problems")).unwrapped
         limits.check_action_fits(first.max_completion_tokens)
         # What the first has loaded serves all of them.
-        self._keywords = {
-            **{name: value for name, value in self._keywords.items() if name not in ("tokenizer", "system_prompt")},
-            "dialogue": first.dialogue,
-            "verifier": first.verifier,
-        }
+        shared = {"dialogue": first.dialogue, "verifier": first.verifier}
+        loaded = ("tokenizer", "system_prompt", "problems")
+        kept = {name: value for name, value in config.keywords.items() if name not in loaded}
+        self._shared = EnvConfig(config.id, **kept).replace(**shared)
         self._sources: dict[str | None, ProblemSource] = {None: first.source}
         self._choosing = threading.Lock()
         self.threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="mathturn-serve")
-        self.about = self._about(first, keywords)
+        self.about = self._about(first)
 
     def environment(self, split: str | None) -> MathMultiTurnEnv:
         """A new environment; one split of the problems, or None for what the server was started with."""
         with self._choosing:
-            return MathMultiTurnEnv(**{**self._keywords, "problems": self._source(split)})
+            env: Any = self._shared.make(problems=self._source(split)).unwrapped
+            return env
 
     def reset(self, env: MathMultiTurnEnv, seed: int | None, options: dict[str, Any]) -> tuple[Ids, dict[str, Any]]:
         """Resets one of the environments: they share their problems, which remember what was drawn last."""
@@ -169,22 +162,21 @@ class Service:
         if split not in self._sources:
             if split not in SPLITS:
                 raise_unknown_name("split", split, SPLITS)
-            self._sources[split] = self._sources[None].part(split)
+            self._sources[split] = self.config.problems(split)
         return self._sources[split]
 
-    def _about(self, env: MathMultiTurnEnv, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    def _about(self, env: MathMultiTurnEnv) -> dict[str, Any]:
         """What `GET /info` tells."""
-        parameters = inspect.signature(MathMultiTurnEnv).parameters
-        given = {name: keywords.get(name, parameter.default) for name, parameter in parameters.items()}
+        config = self.config
+        given = {name: config.value(name) for name in env_parameters(config.id)}
         # What is no plain value (a function, a list of problems) stays untold: a client cannot ask for it either.
         settings = {name: value for name, value in given.items() if isinstance(value, (str, int, float, bool))}
-        for name in ("num_turns", "max_completion_tokens", "max_context_tokens", "stop_on_success"):
-            settings[name] = getattr(env, name)
+        settings["max_context_tokens"] = env.max_context_tokens
         tokenizer = given["tokenizer"]
         return {
             "mathturn_protocol": PROTOCOL_VERSION,
             "version": mathturn_gym.__version__,
-            "env_id": self.env_id,
+            "env_id": config.id,
             "settings": {**settings, "system_prompt": env.dialogue.system_prompt},
             "problems": env.source.name,
             "tokenizer": {

@@ -66,7 +66,7 @@ def test_a_mistake_is_named_before_anything_is_served(tmp_path: Path) -> None:
         (["--api-key-file", str(empty)], "holds no key"),
         (["--api-key-file", str(tmp_path / "none")], "api_key_file cannot be read"),
         (["--problems", "linz"], "did you mean 'lins'"),
-        (["--env", "MathMultiTurn-v1"], "unknown env_id"),
+        (["--env", "MathMultiTurn-v1"], "unknown environment"),
         (["--max-sessions", "0"], "max_sessions must be"),
         (["--max-message-bytes", "2000"], "max_message_bytes must hold an action"),
     ):

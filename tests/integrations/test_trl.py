@@ -318,7 +318,7 @@ def test_mistakes_show_before_the_first_step(tmp_path: Path) -> None:
     for keywords, message in (
         ({"problems": "lins"}, "problems must not be given: it is the data set's"),
         ({"tokenizer": "builtin"}, "tokenizer must not be given: it is the trainer's"),
-        ({"env_id": "MathMultiTurn-v1"}, "unknown env_id"),
+        ({"env_id": "MathMultiTurn-v1"}, "unknown environment"),
         ({"feedback": "plian"}, "did you mean 'plain'"),
         ({"discount": 1.5}, "discount must be"),
         ({"num_turns": 0}, "num_turns must be"),

@@ -36,15 +36,21 @@ class Server:
             time.sleep(0.01)
 
 
-@contextmanager
-def running(**keywords: Any) -> Iterator[Server]:
-    """Serves an environment at a free port until the block ends."""
+def _libraries() -> None:
+    """Loads what a server needs, or skips the test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
         pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
-        import uvicorn
+        import mathturn_gym.serve.app  # noqa: F401
 
-        from mathturn_gym.serve.app import create_app, uvicorn_config
+
+@contextmanager
+def running(**keywords: Any) -> Iterator[Server]:
+    """Serves an environment at a free port until the block ends."""
+    import uvicorn
+
+    from mathturn_gym.serve.app import create_app, uvicorn_config
+
     app = create_app(**keywords)
     server = uvicorn.Server(uvicorn_config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -66,5 +72,6 @@ def running(**keywords: Any) -> Iterator[Server]:
 @pytest.fixture
 def serving() -> Iterator[Callable[..., Server]]:
     """Starts servers; they end with the test."""
+    _libraries()
     with ExitStack() as stack:
         yield lambda **keywords: stack.enter_context(running(**keywords))

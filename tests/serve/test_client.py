@@ -33,7 +33,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("env_id", "keywords"), SETTINGS, ids=range(len(SETTINGS)))
 def test_a_served_environment_keeps_the_contract(serving: Serving, env_id: str, keywords: dict[str, Any]) -> None:
-    server = serving(env_id=env_id, **keywords)
+    server = serving(env=env_id, **keywords)
     check_turn_env(lambda: gym.make(env_id, server=server.url))
 
 
@@ -42,7 +42,7 @@ def test_a_served_environment_gives_what_the_local_one_gives(
     serving: Serving, env_id: str, keywords: dict[str, Any]
 ) -> None:
     """Ids, rewards, flags and infos, over whole episodes of right, wrong and senseless answers."""
-    local, remote = gym.make(env_id, **keywords), gym.make(env_id, server=serving(env_id=env_id, **keywords).url)
+    local, remote = gym.make(env_id, **keywords), gym.make(env_id, server=serving(env=env_id, **keywords).url)
     unwrapped: Any = local.unwrapped
     dialogue, space = unwrapped.dialogue, unwrapped.action_space
     rng = np.random.default_rng(0)

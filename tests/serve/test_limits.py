@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from mathturn_gym.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.serve.limits import AddressLimiter, Bucket, Limits
 
@@ -149,7 +150,7 @@ def test_an_action_of_full_length_always_fits() -> None:
     with pytest.raises(
         InvalidValueError, match=r"max_message_bytes must hold an action of max_completion_tokens=5000 ids"
     ):
-        Service("MathMultiTurn-v0", {"max_completion_tokens": 5000}, Limits(max_message_bytes=20_000))
+        Service(EnvConfig(max_completion_tokens=5000), Limits(max_message_bytes=20_000))
 
 
 @pytest.mark.parametrize(

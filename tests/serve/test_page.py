@@ -92,7 +92,7 @@ def browser(folder: Path, url: str) -> Iterator[Tab]:
 @pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
 def test_an_episode_played_on_the_page(serving: Serving, tmp_path: Path) -> None:
     problems = [Problem("p/1", "What is 40+2? <b>really</b>", "42")]
-    server = serving(env_id="MathMultiTurnUntilCorrect-v0", problems=problems, api_keys=["k e y"])
+    server = serving(env="MathMultiTurnUntilCorrect-v0", problems=problems, api_keys=["k e y"])
     with browser(tmp_path, f"{server.url}/play") as tab:
         tab.wait_for("document.readyState === 'complete' && !!document.getElementById('start')")
         tab.run("document.getElementById('start').requestSubmit()")
