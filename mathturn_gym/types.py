@@ -345,6 +345,21 @@ class TurnContext:
     earlier: tuple[TurnRecord, ...] = ()
     verdict: Verdict | None = None
 
+    def with_verdict(self, verdict: Verdict) -> TurnContext:
+        """The turn after it was judged."""
+        # Called for every turn: `dataclasses.replace` takes five times as long.
+        return TurnContext(
+            self.problem,
+            self.turn,
+            self.num_turns,
+            self.response,
+            self.context_ids,
+            self.ids,
+            self.max_tokens,
+            self.earlier,
+            verdict,
+        )
+
     @property
     def judged(self) -> Verdict:
         """The verdict, for what runs after the judging: feedback and reward terms.
