@@ -1,6 +1,8 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
+# make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -11,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean test-vllm
+.PHONY: demo test lint clean test-light test-typing test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -28,8 +30,14 @@ lint: $(VENV)/.dev
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
 
+test-typing: $(VENV)/.dev .venv-typing/.ready
+	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
+
+test-light: .venv-light/.ready
+	.venv-light/bin/python tests/light_install.py
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -54,4 +62,16 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
 	  gymnasium hypothesis math-verify pytest rich typer
 	.venv-vllm/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+.venv-typing/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-typing
+	.venv-typing/bin/python -m pip install --quiet --constraint constraints.txt pyright
+	touch $@
+
+# The two commands of the README.
+.venv-light/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-light
+	.venv-light/bin/python -m pip install --quiet --no-deps .
+	.venv-light/bin/python -m pip install --quiet --constraint constraints.txt gymnasium numpy sympy math-verify
 	touch $@

@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.areal.agent import MathMultiTurnAgent
@@ -84,13 +85,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for (most of them need torch)."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.areal.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'mathturn_gym.areal' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -11,8 +11,9 @@ outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids that a
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.decoding._loop import DecodingStats
@@ -60,13 +61,5 @@ _HOME: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 import re
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,8 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier._quick import quick_integer, quick_verdict
 from mathturn_gym.verifier.reading._extraction import Extraction, extract
-from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, prepare
-from mathturn_gym.verifier.symbolic._pool import SymbolicPool, SymbolicResult, shared_pool
+from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
+from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, SymbolicResult, shared_pool
 from mathturn_gym.verifier.tiers._decide import decide
 from mathturn_gym.verifier.tiers._scalar import Rounding
 
@@ -33,13 +32,17 @@ _SOMETHING = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z0-9]")
 
 
 class _Decision(NamedTuple):
-    """What is known of an (accepted answers, answer) pair; `open` are the golds that only symbolic work can decide."""
+    """What is known of an (accepted answers, answer) pair; `open` are the golds that only symbolic work can decide.
+
+    `otherwise` is what was found of the other golds, none of which is met.
+    """
 
     status: Status
     reason: str
     tier: str
     gold: str
     open: tuple[str, ...] = ()
+    otherwise: _Decision | None = None
 
 
 _OpenCase: TypeAlias = tuple[Gold, str, _Decision]
@@ -49,6 +52,7 @@ _RESULTS = {
     "different": (Status.WRONG, "different"),
     "unparsed": (Status.WRONG, "not understood"),
     "timeout": (Status.UNDECIDED, "time limit"),
+    "wall": (Status.UNDECIDED, "wall-clock limit"),
     "memory": (Status.UNDECIDED, "memory limit"),
     "crash": (Status.UNDECIDED, "symbolic worker failed"),
 }
@@ -75,8 +79,9 @@ class Verifier:
     Args:
         form: `"evaluated"`: where the gold is a literal number, an answer that still has arithmetic to do is wrong;
             `"equivalent"`: mathematical equality alone.
-        timeout: Seconds of symbolic work that one case may take, > 0.
-        memory_mb: Address space that a symbolic worker may take, in MiB, at least 256.
+        timeout: Seconds of processor time that symbolic work on one case may take, > 0; what a busy machine makes of it
+            on the clock does not matter.
+        memory_mb: Address space that a symbolic worker may take, in MiB, 256 to 1,048,576.
         workers: Symbolic workers.
         last_number: Take the last number of a response where nothing marks its answer.
         rel_tol: Relative difference at which numbers count as equal; 0 for equality only (0.33 is not 1/3).
@@ -105,15 +110,16 @@ class Verifier:
             raise_unknown_name("form", form, ["evaluated", "equivalent"])
         self.form: AnswerForm = form
         self.timeout = check_float("timeout", timeout, low=1e-3, high=3600.0)
-        self.memory_mb = check_int("memory_mb", memory_mb, low=256)
+        self.memory_mb = check_int("memory_mb", memory_mb, low=256, high=1 << 20)
         self.workers = check_int("workers", workers, low=1, high=256)
         self.last_number = bool(last_number)
         places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
         self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
         self._exact = self.rounding.exact
         self._pool: SymbolicPool | None = None
+        # No lock guards it: each step is one operation on a dictionary, whole in any thread, after a fork, and when a
+        # signal handler raises in between.
         self._known: dict[tuple[Gold, str], _Decision] = {}
-        self._lock = threading.Lock()
 
     def verify(self, response: str, gold: Gold, *, kind: TextKind = "response") -> Verdict:
         """Judges one response.
@@ -136,9 +142,9 @@ class Verifier:
         if verdict is None:
             assert left is not None
             found, case = left
-            questions = _Questions(self)
-            questions.ask(case)
-            decision, _ = self._decided(case, questions)
+            with self._symbolic().session() as session:
+                _ask(session, case)
+                decision, _ = self._decided(case, session)
             verdict = _verdict(decision, found, time.perf_counter() - start)
         return verdict
 
@@ -160,20 +166,17 @@ class Verifier:
             raise InvalidValueError(f"golds must have one entry a response: {len(golds)} for {len(responses)}")
         verdicts: list[Verdict | None] = []
         left: list[tuple[int, Extraction, _OpenCase]] = []
-        questions = _Questions(self)
-        try:
+        with self._symbolic().session() as session:
             for index, (response, gold) in enumerate(zip(responses, golds, strict=True)):
                 verdict, rest = self._begin(response, gold, kind, time.perf_counter())
                 verdicts.append(verdict)
                 if rest is not None:
                     left.append((index, *rest))
                     # The workers begin while the other cases are still being read.
-                    questions.ask(rest[1])
+                    _ask(session, rest[1])
             for index, found, case in left:
-                decision, seconds = self._decided(case, questions)
+                decision, seconds = self._decided(case, session)
                 verdicts[index] = _verdict(decision, found, seconds)
-        finally:
-            questions.drop()
         return [verdict for verdict in verdicts if verdict is not None]
 
     def verify_at_once(self, response: str, gold: Gold, *, kind: TextKind = "response") -> Verdict | None:
@@ -245,11 +248,9 @@ class Verifier:
     def _remember(self, accepted: Gold, answer: str, decision: _Decision) -> None:
         if len(answer) > _MAX_REMEMBERED:
             return
-        with self._lock:
-            if len(self._known) >= _REMEMBERED:
-                for key in list(self._known)[: _REMEMBERED // 4]:
-                    del self._known[key]
-            self._known[accepted, answer] = decision
+        if len(self._known) >= _REMEMBERED:
+            self._known = {}
+        self._known[accepted, answer] = decision
 
     def _decide_now(self, accepted: tuple[str, ...], answer: str) -> _Decision:
         if not all(isinstance(text, str) and text.strip() for text in accepted):
@@ -259,27 +260,41 @@ class Verifier:
             if equal:
                 return _Decision(Status.RIGHT, "equal", "exact", equal[0])
             return _Decision(Status.UNDECIDED, "answer too long", "exact", accepted[-1])
-        decision = _Decision(Status.UNDECIDED, "", "", accepted[-1])
+        decision: _Decision | None = None
         left: list[str] = []
         for gold in accepted:
-            if answer == gold and _SOMETHING.search(answer):
-                # Nothing needs to be read to see that a text is itself.
-                return _Decision(Status.RIGHT, "equal", "exact", gold)
-            finding = decide(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
-            if finding.status is None:
+            found = self._compare(gold, answer)
+            if found.status is Status.RIGHT:
+                return found
+            if found.open:
                 left.append(gold)
-            else:
-                decision = _Decision(finding.status, finding.reason, finding.tier, gold)
-            if finding.status is Status.RIGHT:
-                return decision
-        return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left)) if left else decision
+            elif decision is None or decision.status is not Status.UNDECIDED:
+                # One accepted answer that could not be looked into leaves the whole case undecided.
+                decision = found
+        if not left:
+            assert decision is not None
+            return decision
+        return _Decision(Status.UNDECIDED, "", "symbolic", left[-1], tuple(left), decision)
 
-    def _decided(self, case: _OpenCase, questions: _Questions) -> tuple[_Decision, float]:
-        """What the symbolic workers found, which is remembered, and the seconds it took them."""
+    def _compare(self, gold: str, answer: str) -> _Decision:
+        """An answer against one gold, as far as it goes without symbolic work."""
+        if answer == gold and _SOMETHING.search(answer):
+            # Nothing needs to be read to see that a text is itself.
+            return _Decision(Status.RIGHT, "equal", "exact", gold)
+        if len(gold) > MAX_GOLD:
+            return _Decision(Status.UNDECIDED, "gold too long", "exact", gold)
+        finding = decide(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
+        if finding.status is None:
+            return _Decision(Status.UNDECIDED, "", "symbolic", gold, (gold,))
+        return _Decision(finding.status, finding.reason, finding.tier, gold)
+
+    def _decided(self, case: _OpenCase, session: Session) -> tuple[_Decision, float]:
+        """What the symbolic workers found, which is remembered unless it was an accident, and the seconds it took them."""
         accepted, answer, decision = case
-        found = [(gold, questions.answer(gold, answer)) for gold in decision.open]
-        verdict = _combined(found)
-        self._remember(accepted, answer, verdict)
+        found = [(gold, session.result(prepare(gold).text, prepare(answer).text)) for gold in decision.open]
+        verdict = _combined(found, decision.otherwise)
+        if verdict.status is Status.RIGHT or all(result.repeatable for _, result in found):
+            self._remember(accepted, answer, verdict)
         return verdict, sum(result.seconds for _, result in found)
 
     def _symbolic(self) -> SymbolicPool:
@@ -301,11 +316,11 @@ class Verifier:
 
     def __getstate__(self) -> dict[str, object]:
         """A copy (in another process, for example) starts with the same settings, and workers of its own."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("_pool", "_lock", "_known")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_pool", "_known")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._pool, self._known, self._lock = None, {}, threading.Lock()
+        self._pool, self._known = None, {}
 
     def __enter__(self) -> Self:
         return self
@@ -314,42 +329,16 @@ class Verifier:
         self.close()
 
 
-class _Questions:
-    """Questions of one call to the symbolic workers: each pair is asked once, and answers are waited for when needed."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
-        self._pool: SymbolicPool | None = None
-        self._tickets: dict[tuple[str, str], int] = {}
-        self._results: dict[tuple[str, str], SymbolicResult] = {}
-
-    def ask(self, case: _OpenCase) -> None:
-        """Sends what is open of a case."""
-        if self._pool is None:
-            self._pool = self._verifier._symbolic()
-        for gold in case[2].open:
-            pair = prepare(gold).text, prepare(case[1]).text
-            if pair not in self._tickets:
-                self._tickets[pair] = self._pool.submit(*pair)
-
-    def answer(self, gold: str, answer: str) -> SymbolicResult:
-        """Waits for an result."""
-        assert self._pool is not None
-        pair = prepare(gold).text, prepare(answer).text
-        if pair not in self._results:
-            self._results[pair] = self._pool.wait(self._tickets[pair])
-        return self._results[pair]
-
-    def drop(self) -> None:
-        """Gives up what has not been waited for (another case of the batch was the user's mistake)."""
-        for pair, ticket in self._tickets.items():
-            if pair not in self._results and self._pool is not None:
-                self._pool.drop(ticket)
+def _ask(session: Session, case: _OpenCase) -> None:
+    """Sends what is open of a case."""
+    for gold in case[2].open:
+        session.ask(prepare(gold).text, prepare(case[1]).text)
 
 
-def _combined(found: Sequence[tuple[str, SymbolicResult]]) -> _Decision:
+def _combined(found: Sequence[tuple[str, SymbolicResult]], otherwise: _Decision | None) -> _Decision:
     """Right where one accepted answer is met, undecided where one was not looked into to the end."""
-    decisions = [_Decision(*_RESULTS[result.name], "symbolic", gold) for gold, result in found]
+    decisions = [] if otherwise is None else [otherwise]
+    decisions += [_Decision(*_RESULTS[result.name], "symbolic", gold) for gold, result in found]
     for status in (Status.RIGHT, Status.UNDECIDED):
         for decision in decisions:
             if decision.status is status:
@@ -358,5 +347,5 @@ def _combined(found: Sequence[tuple[str, SymbolicResult]]) -> _Decision:
 
 
 def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
-    status, reason, tier, gold, _ = decision
-    return quick_verdict(status, reason, found.text, (found.start, found.end), gold, tier, seconds)
+    span = found.start, found.end
+    return quick_verdict(decision.status, decision.reason, found.text, span, decision.gold, decision.tier, seconds)

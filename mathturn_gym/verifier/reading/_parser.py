@@ -119,6 +119,13 @@ def _times(left: Node, right: Node) -> Node:
     return Node("mul", (*left.args, right) if left.kind == "mul" else (left, right))
 
 
+def _literal(digits: str) -> Fraction:
+    try:
+        return Fraction(digits)
+    except ValueError:  # more digits than the interpreter is set to read
+        raise ParseError("too many digits") from None
+
+
 def _letter(letter: str) -> Node:
     return Node("const", (), letter) if letter in ("e", "i") else Node("sym", (), letter)
 
@@ -441,7 +448,7 @@ class _Parser:
             raise ParseError("operand missing")
         if token.kind == "num":
             self.at += 1
-            return Node("num", (), Fraction(token.value))
+            return Node("num", (), _literal(token.value))
         if token.kind == "sym":
             self.at += 1
             return _letter(token.value)

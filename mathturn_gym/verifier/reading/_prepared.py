@@ -13,10 +13,15 @@ from mathturn_gym.verifier.reading._numbers import literal_value
 from mathturn_gym.verifier.reading._parser import Parsed, parse
 from mathturn_gym.verifier.reading._words import choice, spelt_out, word
 
-__all__ = ["MAX_ANSWER", "Prepared", "prepare"]
+__all__ = ["MAX_ANSWER", "MAX_GOLD", "Prepared", "prepare"]
 
 MAX_ANSWER = 2_000
 """Characters of an answer that is looked into; a longer one can only be equal to its gold as text."""
+
+MAX_GOLD = 4_000
+"""Characters of a gold that is looked into; Python itself refuses to read numbers of more than 4,300 digits."""
+
+_MAX_DIGITS = 640
 
 
 class Prepared:
@@ -83,7 +88,8 @@ def prepare(text: str) -> Prepared:
 def _prepare(text: str) -> Prepared:
     source = text
     digits = text[1:] if text[:1] == "-" else text
-    if digits.isascii() and digits.isdigit():
+    # Python reads no more digits than `sys.set_int_max_str_digits` allows, which is never less than 640.
+    if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS:
         return Prepared(source, text, Fraction(int(text)))
     if "\\boxed" in text or "\\fbox" in text:
         found = extract(text)

@@ -1,10 +1,14 @@
-"""The other side of `_pool.py`: a supervisor that forks workers, and kills the ones that take too long.
+"""The other side of `_pool.py`: a supervisor that forks a worker for every case, and ends the ones that take too much.
 
-It is run as a file (`python -P _worker.py`), imports nothing of this package, and talks in length-prefixed JSON over
-its standard input and output: no pickle, no port, no signal handler in anybody else's process. The supervisor loads
-sympy and math-verify once; a worker is a fork of it, so that a killed one is replaced in milliseconds. A request
-is `{"id", "gold", "answer", "timeout"}`, a reply `{"id", "outcome", "seconds"}` with outcome `equal`, `different`,
-`unparsed`, `timeout`, `memory` or `crash`.
+It is run as a file (`python -P _worker.py`), imports nothing of this package, and talks in length-prefixed JSON: no
+pickle, no port, no signal handler in anybody else's process. The supervisor loads sympy and math-verify once. A worker
+is a fork of it that looks at one case and ends, so that no case can change the verdict on another.
+
+Its standard input is a socket: the settings, then nothing but other sockets ("lines"), one for each caller that waits
+for something. A request on a line is `{"id", "gold", "answer", "timeout"}`, a reply `{"id", "outcome", "seconds"}` with
+outcome `equal`, `different`, `unparsed`, `timeout` (processor time), `wall` (the backstop), `memory` or `crash`. A line
+with open cases gets an empty message every second, so that a caller knows a busy supervisor from a stopped one.
+A line that is closed takes its cases with it.
 """
 
 from __future__ import annotations
@@ -15,21 +19,29 @@ import gc
 import json
 import logging
 import os
+import resource
 import selectors
 import signal
+import socket
 import struct
 import sys
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 _HEAD = struct.Struct("<I")
-_CPU_GRACE = 5
+# Where somebody has set SIGPIPE back to its default, writing to a process that has gone would end us.
+_NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+_MAX_FRAME = 1 << 26
+BEAT_SECONDS = 1.0
+"""How often a line with open cases is told that the supervisor lives."""
 # Share of its limit after which a case makes room for others that wait, and how many may be parked at a time.
 _SLICE = 0.4
 _MAX_PARKED = 32
-# No worker is forked this shortly before another one is late; how often killed ones are looked after.
-_FORK_SECONDS = 0.05
+# A worker that is killed from outside (by the kernel when memory is short, say) has its case tried once more.
+_TRIES = 2
+# Workers that end one after the other before they got a case: then something is wrong with all of them.
+_MAX_STILLBORN = 8
 _REAP_SECONDS = 0.05
 # One of each kind of answer: parsers and caches that are warm before the fork are warm in every worker.
 _WARM_UP = (
@@ -49,10 +61,14 @@ _WARM_UP = (
 
 def write_frame(fd: int, message: dict[str, Any]) -> None:
     """Writes one message: four bytes of length, then JSON in UTF-8."""
-    body = json.dumps(message).encode()
-    data = memoryview(_HEAD.pack(len(body)) + body)
+    data = memoryview(_framed(message))
     while data:
         data = data[os.write(fd, data) :]
+
+
+def _framed(message: dict[str, Any]) -> bytes:
+    body = json.dumps(message).encode()
+    return _HEAD.pack(len(body)) + body
 
 
 def read_exactly(fd: int, size: int) -> bytes | None:
@@ -75,6 +91,81 @@ def read_frame(fd: int) -> dict[str, Any] | None:
         return None
     message: dict[str, Any] = json.loads(body)
     return message
+
+
+class Stream:
+    """Messages over a socket without ever waiting: what the other side does not take yet stays here.
+
+    Args:
+        sock: One end of a socket pair; the stream owns it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.unsent = bytearray()
+        self._received = bytearray()
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self.sock.fileno()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends a message, now or at the next `flush`.
+
+        Raises:
+            OSError: the other side has gone.
+        """
+        self.unsent += _framed(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what the other side takes.
+
+        Raises:
+            OSError: the other side has gone.
+        """
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                del self.unsent[: self.sock.send(self.unsent, _NO_SIGNAL)]
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have arrived; None where the other side has gone, or sends what is no message."""
+        try:
+            data = self.sock.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self._received += data
+        try:
+            return self._take_messages()
+        except ValueError:
+            return None
+
+    def _take_messages(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        start = 0
+        while len(self._received) >= start + _HEAD.size:
+            (size,) = _HEAD.unpack_from(self._received, start)
+            if size > _MAX_FRAME:
+                raise ValueError("not a message")
+            end = start + _HEAD.size + size
+            if len(self._received) < end:
+                break
+            message = json.loads(self._received[start + _HEAD.size : end])
+            if not isinstance(message, dict):
+                raise ValueError("not a message")
+            messages.append(message)
+            start = end
+        del self._received[:start]
+        return messages
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self.sock.close()
 
 
 def _compare(gold: str, answer: str) -> str:
@@ -104,49 +195,66 @@ def _not_only_near(gold: Any, answer: Any) -> bool:
 
 
 def _work(fd_in: int, fd_out: int, memory_mb: int) -> None:
-    """A worker's life: one case after the other, under a limit of memory and of processor time."""
-    import resource  # not everywhere: the rest of the package must import where there is none
-
+    """A worker's life: one case, under a limit of memory and of processor time."""
     if sys.platform == "linux":
         # Dies with its supervisor, whatever it is busy with.
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
     limit = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    while (case := read_frame(fd_in)) is not None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        seconds = int(used.ru_utime + used.ru_stime + case["timeout"]) + _CPU_GRACE
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-        try:
-            outcome = _compare(case["gold"], case["answer"])
-        except MemoryError:
-            outcome = "memory"
-        except RecursionError:
-            outcome = "crash"
-        except Exception:  # anything at all that a parser does with hostile text is one outcome
-            outcome = "crash"
-        write_frame(fd_out, {"outcome": outcome})
+    # The kernel ends us when our processor time is used up, however long that takes on a busy machine; somebody may
+    # have started the supervisor with the signal ignored or blocked, which is inherited.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    case = read_frame(fd_in)
+    if case is None:
+        return
+    signal.setitimer(signal.ITIMER_PROF, case["timeout"])
+    try:
+        outcome = _compare(case["gold"], case["answer"])
+    except MemoryError:
+        outcome = "memory"
+    except Exception:  # anything at all that a parser does with hostile text is one outcome
+        outcome = "crash"
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    write_frame(fd_out, {"outcome": outcome})
+
+
+class _Line:
+    """A caller, as the supervisor sees it, with its cases that nobody has looked at yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.stream = Stream(sock)
+        self.waiting: deque[_Case] = deque()
+        self.open = 0
+        self.closed = False
+
+
+class _Case(NamedTuple):
+    """A request, and how many workers have died of it."""
+
+    line: _Line | None
+    request: dict[str, Any]
+    deaths: int = 0
 
 
 class _Child:
     """A forked worker, as its supervisor sees it: idle, running a case, or parked in the middle of one."""
 
-    def __init__(self, memory_mb: int, others: list[_Child]) -> None:
+    def __init__(self, memory_mb: int, others: list[int]) -> None:
         task_read, self.task_write = os.pipe()
         self.reply_read, reply_write = os.pipe()
-        self.case: dict[str, Any] | None = None
+        self.case: _Case | None = None
         self.parked = False
         self.used = 0.0
         self.resumed = 0.0
+        self.born = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:
-                for fd in [0, 1, self.task_write, self.reply_read]:
+                for fd in [0, self.task_write, self.reply_read, *others]:
                     os.close(fd)
-                for other in others:
-                    os.close(other.task_write)
-                    os.close(other.reply_read)
                 os.dup2(os.open(os.devnull, os.O_RDWR), 2)
                 _work(task_read, reply_write, memory_mb)
                 code = 0
@@ -161,14 +269,14 @@ class _Child:
         return self.case is not None and not self.parked
 
     def seconds(self, now: float) -> float:
-        """How long it has worked at its case, without the time it was parked."""
+        """How long it has worked at its case by the wall clock, without the time it was parked."""
         return self.used + (0.0 if self.parked else now - self.resumed)
 
-    def give(self, case: dict[str, Any]) -> bool:
+    def give(self, case: _Case) -> bool:
         """Hands a case over; False where the worker has died in the meantime."""
         self.used, self.resumed = 0.0, time.monotonic()
         try:
-            write_frame(self.task_write, case)
+            write_frame(self.task_write, case.request)
         except BrokenPipeError:
             return False
         self.case = case
@@ -187,6 +295,10 @@ class _Child:
     def kill(self) -> None:
         """Ends the worker, which takes milliseconds to give its memory back: see `reap`."""
         os.kill(self.pid, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        """Closes its pipes."""
         os.close(self.task_write)
         os.close(self.reply_read)
 
@@ -198,34 +310,50 @@ class _Child:
 class Supervisor:
     """Deals cases out to workers and sends their outcomes back.
 
-    A case that takes longer than a slice is parked while others wait, so that a few endless ones delay nobody; the
-    time limit counts the time at work.
+    A case that takes longer than a slice is parked while others wait, so that a few endless ones delay nobody. Callers
+    take turns.
 
     Args:
-        workers: Judges at work at the same time.
+        workers: Workers at work at the same time.
         memory_mb: Address space that one worker may take, in MiB.
-        fd_in: Where requests are read.
-        fd_out: Where replies are written.
+        backstop: Wall clock that a case may take, in multiples of its limit of processor time: for what does not work.
+        parent: Process id of the process that started us; where it has gone, so shall we.
+        control: The socket on which callers' lines arrive.
     """
 
-    def __init__(self, workers: int, memory_mb: int, fd_in: int, fd_out: int) -> None:
+    def __init__(self, workers: int, memory_mb: int, backstop: float, parent: int, control: socket.socket) -> None:
         self.workers = workers
         self.memory_mb = memory_mb
-        self.fd_in = fd_in
-        self.fd_out = fd_out
-        self.waiting: deque[dict[str, Any]] = deque()
-        self.buffer = bytearray()
-        self.replies = bytearray()
-        os.set_blocking(fd_out, False)
+        self.backstop = backstop
+        self.parent = parent
+        self.control = control
         self.selector = selectors.DefaultSelector()
-        self.selector.register(fd_in, selectors.EVENT_READ, None)
+        self.selector.register(control, selectors.EVENT_READ, None)
+        self.lines: list[_Line] = []
+        self.turns: deque[_Line] = deque()
+        """Lines with cases that wait, in the order of their turns."""
         self.children: list[_Child] = []
         self.killed: list[_Child] = []
-        for _ in range(workers + 1):
+        self.stillborn = 0
+        self.beat = time.monotonic()
+        self._try_out()
+        for _ in range(workers):
             self._spawn()
 
+    def _try_out(self) -> None:
+        """Has a worker look at one case: what is wrong with all of them shows now, and not in a verdict."""
+        child = self._spawn()
+        if not child.give(_Case(None, {"gold": "1", "answer": "1", "timeout": 60.0})):
+            raise SystemExit("a worker ended before it got its first case")
+        reply = read_frame(child.reply_read)
+        if reply != {"outcome": "equal"}:
+            raise SystemExit(f"a worker could not compare 1 with 1: {reply}; memory_mb={self.memory_mb}")
+        self._remove(child)
+
     def _spawn(self) -> _Child:
-        child = _Child(self.memory_mb, self.children)
+        others = [fd for child in self.children for fd in (child.task_write, child.reply_read)]
+        others += [self.control.fileno(), *(line.stream.fileno() for line in self.lines)]
+        child = _Child(self.memory_mb, others)
         self.children.append(child)
         self.selector.register(child.reply_read, selectors.EVENT_READ, child)
         return child
@@ -237,23 +365,90 @@ class Supervisor:
         self.killed.append(child)
 
     def _reply(self, child: _Child, outcome: str) -> None:
-        assert child.case is not None
-        seconds = child.seconds(time.monotonic())
-        body = json.dumps({"id": child.case["id"], "outcome": outcome, "seconds": seconds}).encode()
-        self.replies += _HEAD.pack(len(body)) + body
+        case = child.case
+        assert case is not None
         child.case = None
+        self.stillborn = 0
+        line = case.line
+        if line is None or line.closed:
+            return
+        line.open -= 1
+        seconds = child.seconds(time.monotonic())
+        self._tell(line, {"id": case.request["id"], "outcome": outcome, "seconds": seconds})
 
-    def _write_replies(self) -> None:
-        """Writes what the pipe takes; never waits, or we and a caller who is still writing would wait for each other."""
-        with contextlib.suppress(BlockingIOError):
-            while self.replies:
-                del self.replies[: os.write(self.fd_out, self.replies)]
-        wanted = bool(self.replies)
-        if wanted != (self.fd_out in self.selector.get_map()):
-            if wanted:
-                self.selector.register(self.fd_out, selectors.EVENT_WRITE, "replies")
-            else:
-                self.selector.unregister(self.fd_out)
+    def _tell(self, line: _Line, message: dict[str, Any]) -> None:
+        """Sends a caller a message, when it reads; never waits for it."""
+        try:
+            line.stream.send(message)
+        except OSError:
+            self._hang_up(line)
+            return
+        self._watch(line)
+
+    def _watch(self, line: _Line) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.stream.unsent else 0)
+        if self.selector.get_key(line.stream).events != events:
+            self.selector.modify(line.stream, events, line)
+
+    def _hang_up(self, line: _Line) -> None:
+        """Forgets a caller that has gone, with its cases."""
+        if line.closed:
+            return
+        line.closed = True
+        self.selector.unregister(line.stream)
+        line.stream.close()
+        self.lines.remove(line)
+        if line.waiting:
+            self.turns.remove(line)
+        for child in [child for child in self.children if child.case is not None and child.case.line is line]:
+            self._remove(child)
+
+    def _accept(self) -> bool:
+        """Takes the lines that have arrived; False where the caller's process has gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
+        except BlockingIOError:
+            return True
+        for descriptor in descriptors:
+            line = _Line(socket.socket(fileno=descriptor))
+            self.lines.append(line)
+            self.selector.register(line.stream, selectors.EVENT_READ, line)
+        return bool(data)
+
+    def _hear(self, line: _Line) -> None:
+        """Reads what a caller asks, and sends it what it did not take before."""
+        requests = line.stream.receive()
+        if requests is None:
+            self._hang_up(line)
+            return
+        if requests and not line.waiting:
+            self.turns.append(line)
+        line.waiting.extend(_Case(line, request) for request in requests)
+        line.open += len(requests)
+        try:
+            line.stream.flush()
+        except OSError:
+            self._hang_up(line)
+            return
+        self._watch(line)
+
+    def _next_case(self) -> _Case:
+        """The next case of the caller whose turn it is."""
+        line = self.turns.popleft()
+        case = line.waiting.popleft()
+        if line.waiting:
+            self.turns.append(line)
+        return case
+
+    def _put_back(self, case: _Case) -> None:
+        """Puts a case in front, to be tried with another worker."""
+        line = case.line
+        if line is None or line.closed:
+            return
+        if line.waiting:
+            self.turns.remove(line)
+        line.waiting.appendleft(case)
+        self.turns.appendleft(line)
 
     def _running(self) -> list[_Child]:
         return [child for child in self.children if child.running]
@@ -261,87 +456,108 @@ class Supervisor:
     def _deal(self) -> None:
         """Fills the free places: new cases first, then those that were parked, in their order."""
         now = time.monotonic()
-        if self.waiting and len(self.children) < self.workers + _MAX_PARKED:
+        if self.turns and len(self.children) < self.workers + _MAX_PARKED:
             for child in self._running():
-                if child.case is not None and child.seconds(now) - child.used >= _SLICE * child.case["timeout"]:
+                assert child.case is not None
+                if child.seconds(now) - child.used >= _SLICE * child.case.request["timeout"]:
                     child.park(now)
         for _ in range(self.workers - len(self._running())):
             parked = next((child for child in self.children if child.parked), None)
-            if self.waiting:
+            if self.turns:
                 child = next((child for child in self.children if child.case is None), None) or self._spawn()
-                if child.give(self.waiting[0]):
-                    self.waiting.popleft()
-                else:
-                    self._remove(child)
+                case = self._next_case()
+                if not child.give(case):
+                    self._put_back(case)
+                    self._bury(child)
             elif parked is not None:
                 parked.resume(now)
 
     def _keep_spares(self) -> None:
-        """Keeps a worker spare for each worker: a fork takes milliseconds, which are spent while nobody is nearly late."""
+        """Keeps an idle worker for each place, so that a case does not wait for a fork."""
         idle = [child for child in self.children if child.case is None]
         for child in idle[self.workers + 1 :]:
             self._remove(child)
-        while len(idle) < self.workers and ((left := self._wait()) is None or left > _FORK_SECONDS):
-            idle.append(self._spawn())
-
-    def _read_requests(self) -> bool:
-        """Takes in what has arrived; False at the end of the stream."""
-        data = os.read(self.fd_in, 1 << 20)
-        self.buffer += data
-        start = 0
-        while len(self.buffer) >= start + _HEAD.size:
-            end = start + _HEAD.size + _HEAD.unpack_from(self.buffer, start)[0]
-            if len(self.buffer) < end:
-                break
-            self.waiting.append(json.loads(self.buffer[start + _HEAD.size : end]))
-            start = end
-        del self.buffer[:start]
-        return bool(data)
+        for _ in range(self.workers - len(idle)):
+            self._spawn()
 
     def _read_reply(self, child: _Child) -> None:
-        reply = read_frame(child.reply_read)
-        if reply is not None:
-            self._reply(child, reply["outcome"])
-        else:
-            if child.case is not None:
-                self._reply(child, "crash")
+        """Takes a worker's reply, or finds out how it ended."""
+        try:
+            reply = read_frame(child.reply_read)
+        except (OSError, ValueError):
+            reply = None
+        if reply is not None and child.case is not None:
+            self._reply(child, str(reply.get("outcome")))
             self._remove(child)
+        else:
+            self._bury(child)
+
+    def _bury(self, child: _Child) -> None:
+        """Decides what the end of a worker without a reply means for its case."""
+        self.selector.unregister(child.reply_read)
+        self.children.remove(child)
+        os.kill(child.pid, signal.SIGKILL)
+        status = os.waitpid(child.pid, 0)[1]
+        child.close()
+        case = child.case
+        if case is None:
+            self.stillborn += time.monotonic() - child.born < 1.0
+            if self.stillborn >= _MAX_STILLBORN:
+                raise SystemExit(f"workers end before they get a case (status {status}); memory_mb={self.memory_mb}")
+            return
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
+            self._reply(child, "timeout")
+        elif case.deaths + 1 < _TRIES:
+            self._put_back(case._replace(deaths=case.deaths + 1))
+        else:
+            self._reply(child, "crash")
 
     def _kill_late(self) -> None:
         now = time.monotonic()
         for child in self._running():
             assert child.case is not None
-            if child.seconds(now) >= child.case["timeout"]:
-                self._reply(child, "timeout")
+            if child.seconds(now) >= self.backstop * child.case.request["timeout"]:
+                self._reply(child, "wall")
                 self._remove(child)
 
-    def _wait(self) -> float | None:
-        """Seconds until a worker is late, or has had its slice while others wait."""
+    def _beat(self) -> None:
+        """Tells callers that wait that we are there."""
         now = time.monotonic()
-        times = [child.case["timeout"] - child.seconds(now) for child in self._running() if child.case is not None]
-        if self.waiting:
-            times += [
-                _SLICE * case["timeout"] for case in (child.case for child in self._running()) if case is not None
-            ]
-        return max(0.0, min(times)) if times else None
+        if now - self.beat >= BEAT_SECONDS:
+            self.beat = now
+            for line in [line for line in self.lines if line.open and not line.stream.unsent]:
+                self._tell(line, {})
+
+    def _wait(self) -> float:
+        """Seconds until something is to be done although nothing arrives."""
+        now = time.monotonic()
+        times = [BEAT_SECONDS if any(line.open for line in self.lines) else 5 * BEAT_SECONDS]
+        for child in self._running():
+            assert child.case is not None
+            times.append(self.backstop * child.case.request["timeout"] - child.seconds(now))
+            if self.turns:
+                times.append(_SLICE * child.case.request["timeout"])
+        if self.killed:
+            times.append(_REAP_SECONDS)
+        return max(0.0, min(times))
 
     def run(self) -> None:
-        """Works until the caller closes the stream or goes away."""
-        while True:
+        """Works until the caller's process closes its end or goes away."""
+        while os.getppid() == self.parent:
             self._deal()
-            self._write_replies()
             self._keep_spares()
             self.killed = [child for child in self.killed if not child.reap()]
-            wait = self._wait()
-            if self.killed:
-                wait = _REAP_SECONDS if wait is None else min(wait, _REAP_SECONDS)
-            for key, _ in self.selector.select(wait):
+            for key, _ in self.selector.select(self._wait()):
                 if key.data is None:
-                    if not self._read_requests():
+                    if not self._accept():
                         return
+                elif isinstance(key.data, _Line):
+                    if not key.data.closed:
+                        self._hear(key.data)
                 elif key.data in self.children:
                     self._read_reply(key.data)
             self._kill_late()
+            self._beat()
 
     def close(self) -> None:
         """Kills every worker."""
@@ -358,23 +574,29 @@ def _warm() -> None:
         with contextlib.suppress(Exception):  # as in a worker: what matters is what was loaded
             _compare(gold, answer)
     gc.collect()
-    # Judges share these pages; a collection in one of them must not copy them all.
+    # Workers share these pages; a collection in one of them must not copy them all.
     gc.freeze()
 
 
 def main() -> None:
-    """Reads the settings from the first message, warms up, says `ready`, and works."""
+    """Reads the settings, warms up, says `ready`, and works."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = read_frame(0)
     if settings is None:
         return
     sys.path.extend(entry for entry in settings["path"] if entry not in sys.path)
+    # A line for every thread of a busy caller may be more than the usual limit of open files.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS calls "unlimited" what it then refuses
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _warm()
-    supervisor = Supervisor(settings["workers"], settings["memory_mb"], 0, 1)
-    write_frame(1, {"ready": True})
+    control = socket.socket(fileno=os.dup(0))
+    supervisor = Supervisor(**settings["limits"], parent=settings["pid"], control=control)
+    write_frame(0, {"ready": True})
+    control.setblocking(False)
     try:
         supervisor.run()
-    except BrokenPipeError:
+    except ConnectionResetError:
         pass  # the caller has gone: nobody is left to tell
     finally:
         supervisor.close()

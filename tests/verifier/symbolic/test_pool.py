@@ -6,22 +6,26 @@ import gc
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mathturn_gym.errors import VerifierError
 from mathturn_gym.verifier import Status, Verifier
-from mathturn_gym.verifier.symbolic import _worker
+from mathturn_gym.verifier.symbolic import _pool, _worker
 from mathturn_gym.verifier.symbolic._pool import SymbolicPool, shared_pool
 
 QUICK = ("6", "\\sum_{k=1}^{3} k")
 ENDLESS = ("42", "\\prod_{k=1}^{100000000} k")
+
+ENDLESS_ONES = [("42", f"{ENDLESS[1]} + {number}") for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,7 @@ def test_results_are_in_the_order_of_the_cases(pool: SymbolicPool) -> None:
     assert [result.name for result in pool.compare(cases)] == ["equal", "unparsed", "different", "equal"]
 
 
-def test_a_case_ends_at_its_limit_and_the_next_one_is_workerd(pool: SymbolicPool) -> None:
+def test_a_case_ends_at_its_limit_and_the_next_one_is_judged(pool: SymbolicPool) -> None:
     endless, quick = pool.compare([ENDLESS, ("x", "x")])
     assert (endless.name, quick.name) == ("timeout", "equal")
     # Alone it is punctual to milliseconds; the margin is for machines that are busy with other things.
@@ -68,7 +72,7 @@ def test_a_case_ends_at_its_limit_and_the_next_one_is_workerd(pool: SymbolicPool
 
 
 def test_endless_cases_do_not_delay_the_others() -> None:
-    pool = SymbolicPool(timeout=2.0, memory_mb=1024, workers=2)
+    pool = SymbolicPool(timeout=1.0, memory_mb=1024, workers=2)
     pool.start()
     done: dict[str, float] = {}
 
@@ -78,7 +82,7 @@ def test_endless_cases_do_not_delay_the_others() -> None:
         expected = "timeout" if name == "endless" else "equal"
         assert {result.name for result in results} == {expected}
 
-    endless = threading.Thread(target=work, args=("endless", [ENDLESS] * 4))
+    endless = threading.Thread(target=work, args=("endless", ENDLESS_ONES))
     endless.start()
     time.sleep(0.3)
     quick = threading.Thread(target=work, args=("quick", [("x+1", "1+x")] * 20))
@@ -94,9 +98,14 @@ def _eat(gold: str, answer: str) -> str:
     return "equal" if len(bytearray(int(gold) << 20)) else "different"
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The worker itself, in a fork, with a task that eats as many MiB as it is told to.
-    monkeypatch.setattr(_worker, "_compare", _eat)
+def _spin(gold: str, answer: str) -> str:
+    while True:
+        pass
+
+
+def _outcome(monkeypatch: pytest.MonkeyPatch, compare: Callable[[str, str], str], gold: str, timeout: float) -> Any:
+    """What a worker replies to one case, or the signal that ended it: the worker itself, in a fork of this process."""
+    monkeypatch.setattr(_worker, "_compare", compare)
     task_read, task_write = os.pipe()
     reply_read, reply_write = os.pipe()
     pid = os.fork()
@@ -105,17 +114,128 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             _worker._work(task_read, reply_write, 2048)
         finally:
             os._exit(0)
-    results = []
-    for megabytes in (10, 4096, 20):
-        _worker.write_frame(task_write, {"gold": str(megabytes), "answer": "", "timeout": 10.0})
-        reply = _worker.read_frame(reply_read)
-        assert reply is not None
-        results.append(reply["outcome"])
-    for fd in (task_read, task_write, reply_read, reply_write):
+    os.close(reply_write)
+    _worker.write_frame(task_write, {"gold": gold, "answer": "", "timeout": timeout})
+    reply = _worker.read_frame(reply_read)
+    status = os.waitpid(pid, 0)[1]
+    for fd in (task_read, task_write, reply_read):
         os.close(fd)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert results == ["equal", "memory", "equal"]
+    return signal.Signals(os.WTERMSIG(status)) if reply is None else reply["outcome"]
+
+
+@pytest.mark.parametrize(("megabytes", "outcome"), [(10, "equal"), (4096, "memory")])
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, megabytes: int, outcome: str) -> None:
+    assert _outcome(monkeypatch, _eat, str(megabytes), 10.0) == outcome
+
+
+def test_processor_time_is_bounded_even_where_the_signal_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        assert _outcome(monkeypatch, _spin, "", 0.1) is signal.SIGPROF
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pool, "_BACKSTOP", 1.0)
+    slow = SymbolicPool(timeout=2.0, memory_mb=1024, workers=1)
+    slow.start()
+    assert slow.pid is not None
+    with slow.session() as session:
+        session.ask(*ENDLESS)
+        while not (running := [child for child in children_of(slow.pid) if _state(child) == "R"]):
+            time.sleep(0.001)
+        # A worker that somebody stops uses no processor time.
+        os.kill(running[0], signal.SIGSTOP)
+        result = session.result(*ENDLESS)
+    slow.close()
+    assert (result.name, result.repeatable) == ("wall", False)
+    assert result.seconds >= 2.0
+
+
+def test_a_worker_killed_from_outside_has_its_case_tried_again(pool: SymbolicPool) -> None:
+    assert pool.pid is not None
+    with pool.session() as session:
+        session.ask(*ENDLESS)
+        for _ in range(2):
+            while not (running := [child for child in children_of(pool.pid) if _state(child) == "R"]):
+                time.sleep(0.001)
+            os.kill(running[0], signal.SIGKILL)
+            while _state(running[0]) == "R" if Path(f"/proc/{running[0]}").exists() else False:
+                time.sleep(0.001)
+        result = session.result(*ENDLESS)
+    assert (result.name, result.repeatable) == ("crash", False)
+    assert pool.compare([QUICK])[0].name == "equal"
+
+
+def test_a_caller_that_gives_up_takes_its_cases_along(pool: SymbolicPool) -> None:
+    assert pool.pid is not None
+    long = SymbolicPool(timeout=60.0, memory_mb=1024, workers=2)
+    with long.session() as session:
+        session.ask(*ENDLESS)
+    assert long.compare([QUICK])[0].name == "equal"
+    assert long.pid is not None
+    end = time.monotonic() + 10.0
+    while any(_state(child) in "RT" for child in children_of(long.pid)):
+        assert time.monotonic() < end, "somebody works at a case that nobody waits for"
+        time.sleep(0.02)
+    long.close()
+
+
+def test_callers_take_turns(pool: SymbolicPool) -> None:
+    with pool.session() as first, pool.session() as second:
+        for number in range(40):
+            first.ask("42", f"{ENDLESS[1]} + {number}")
+        second.ask(*QUICK)
+        assert second.result(*QUICK).name == "equal"
+        assert not first._results
+
+
+def test_lines_are_used_again(pool: SymbolicPool) -> None:
+    pool.compare([QUICK])
+    assert pool._supervisor is not None
+    for _ in range(5):
+        pool.compare([QUICK])
+    assert len(pool._supervisor.idle) <= 3  # those of the tests before
+
+
+def test_what_a_supervisor_says_must_be_a_message() -> None:
+    ours, theirs = socket.socketpair()
+    stream = _worker.Stream(ours)
+    _worker.write_frame(theirs.fileno(), {"id": 1})
+    assert stream.receive() == [{"id": 1}]
+    assert stream.receive() == []
+    stream.close()
+    theirs.close()
+    for garbage in (b"\x03\x00\x00\x00[1]", b"\x02\x00\x00\x00{]", b"\xff\xff\xff\xffx"):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            stream = _worker.Stream(ours)
+            theirs.sendall(garbage)
+            assert stream.receive() is None
+            stream.close()
+
+
+def test_more_than_a_pipeful_never_blocks_the_sender() -> None:
+    ours, theirs = socket.socketpair()
+    stream, other = _worker.Stream(ours), _worker.Stream(theirs)
+    sent = [{"text": "x" * 100_000, "number": number} for number in range(30)]
+    for message in sent:
+        stream.send(message)
+    assert stream.unsent
+    heard: list[dict[str, Any]] = []
+    while len(heard) < len(sent):
+        messages = other.receive()
+        assert messages is not None
+        heard += messages
+        stream.flush()
+    assert heard == sent
+    stream.close()
+    other.close()
 
 
 def test_a_killed_worker_is_replaced(pool: SymbolicPool) -> None:
@@ -131,7 +251,7 @@ def test_workers_that_were_killed_are_waited_for(pool: SymbolicPool) -> None:
     assert pool.compare([QUICK])[0].name == "equal"
     assert pool.pid is not None
     before = children_of(pool.pid)
-    assert {result.name for result in pool.compare([ENDLESS] * 4)} == {"timeout"}
+    assert {result.name for result in pool.compare(ENDLESS_ONES)} == {"timeout"}
     end = time.monotonic() + 10.0
     while not all(alive(pid) for pid in children_of(pool.pid)):
         assert time.monotonic() < end, "a process that has ended is still listed"
