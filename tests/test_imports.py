@@ -23,6 +23,7 @@ LAYERS = (
         "_text",
         "_transformers",
         "_calls",
+        "_files",
         "_lazy",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},

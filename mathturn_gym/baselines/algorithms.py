@@ -211,6 +211,6 @@ def result_of(
 
 def write_result(run_dir: str | Path, result: Mapping[str, Any]) -> None:
     """Writes result.json; its presence means that the run is done."""
-    from mathturn_gym.baselines.runs import write_atomically
+    from mathturn_gym._files import write_atomically
 
     write_atomically(Path(run_dir) / "result.json", json.dumps(result, indent=2) + "\n")

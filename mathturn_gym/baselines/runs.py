@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mathturn_gym._files import write_atomically
 from mathturn_gym.baselines.config import TrainConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
 
 if TYPE_CHECKING:
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["RunFolder", "TrainerState", "load_checkpoint", "read_metrics", "write_atomically"]
+__all__ = ["RunFolder", "TrainerState", "load_checkpoint", "read_metrics"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -213,10 +214,3 @@ def _start_wandb(config: TrainConfig, path: Path) -> Any:
             "wandb_project needs Weights & Biases: pip install 'mathturn-gym[wandb]'"
         ) from error
     return wandb.init(project=config.wandb_project, name=path.name, dir=str(path), config=config.to_json())
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes beside and renames: readers see the old text or the new, never half of one."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)

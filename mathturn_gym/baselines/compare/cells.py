@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mathturn_gym._files import write_atomically
 from mathturn_gym.baselines.compare.matrix import Cell
 from mathturn_gym.errors import CheckpointError
 
@@ -224,10 +225,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes beside and renames, so that a reader sees the old object or the new."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    """Writes an object; a reader sees the old one or the new."""
+    write_atomically(path, json.dumps(data, indent=1) + "\n")
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

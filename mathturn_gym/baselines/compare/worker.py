@@ -12,11 +12,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from mathturn_gym._files import locked
 from mathturn_gym.baselines.compare.cells import CellFolder, read_json
 from mathturn_gym.baselines.compare.lookup import resolve
 from mathturn_gym.baselines.compare.matrix import Cell
@@ -42,7 +41,8 @@ def main(path: str, parent: int) -> int:
     cell = Cell.from_json(read_json(Path(path) / "cell.json"))
     folder = CellFolder(Path(path).parents[3], cell)
     try:
-        with _locked(folder.path / ".lock"):
+        # One whose parent was killed may still be saving.
+        with locked(folder.path / ".lock", wait=True):
             run = resolve(cell.algorithm)
             run(
                 cell.algorithm,
@@ -70,19 +70,6 @@ def _stop_without(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits until no other process runs this cell: one whose parent was killed may still be saving."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from mathturn_gym.baselines.compare import (
 )
 from mathturn_gym.baselines.compare.lookup import config_of
 from mathturn_gym.baselines.compare.runner import cores
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError
 
 PRETEND = "pretend_runs:run"
 
@@ -227,7 +227,7 @@ def test_runs_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
     until((tmp_path / "out/cells/slow/t/seed-0/run/waiting").exists)
-    with pytest.raises(CheckpointError, match="another process runs the comparison"):
+    with pytest.raises(LockedError, match="is in use: another process"):
         run_matrix(wanted.out, jobs=1, observer=Watch())
     parent.kill()
     parent.wait()
