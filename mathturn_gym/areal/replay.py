@@ -227,7 +227,7 @@ def _play_env(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any, c
         *_, info = env.step(completion)
         answers.append(info["response"])
     env.close()
-    return info["episode"], answers[: len(episode["turns"])]
+    return info["trajectory"], answers[: len(episode["turns"])]
 
 
 def _front_door(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any, verdicts: Iterator[Any]) -> Any:
