@@ -26,12 +26,11 @@ from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.training import train
-from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.decoding import load_policy
 from mathturn_gym.metrics import Report, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Policy
-from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 KINDS: Final = {"informative": "hint", "plain": "plain", "random": "hint-random", "flipped": "hint-flipped"}
 DEAF, BEST = 3 / 8, 5 / 8
@@ -64,7 +63,7 @@ def figures_of(report: Report, turns: int) -> dict[str, Any]:
 def one_seed(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one seed."""
     folder = options.out.parent
-    before = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
+    before = load_policy("builtin")
     row: dict[str, Any] = {"seed": seed}
     with cpu_threads(1):
         changes = {"eval_every": 0, **({} if options.episodes is None else {"episodes": options.episodes})}

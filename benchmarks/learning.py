@@ -29,7 +29,7 @@ from mathturn_gym.baselines.config import TrainConfig, preset
 from mathturn_gym.baselines.process import cpu_threads
 from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.training import train
-from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.decoding import load_policy
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
@@ -126,7 +126,7 @@ def main() -> int:
 
 def one_seed(seed: int, options: argparse.Namespace) -> dict[str, float]:
     """All figures of one seed."""
-    before = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
+    before = load_policy("builtin")
     row: dict[str, float] = {}
     with cpu_threads(1):
         for name, task in (("lins", lins), ("guess8", guess8)):

@@ -9,7 +9,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 
 def test_the_examples_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, Any] = {}
     for code in blocks:
         exec(compile(code, "docs/policies.md", "exec"), names)
