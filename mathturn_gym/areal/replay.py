@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from mathturn_gym.areal._compare import comparable, described, differences_at
 from mathturn_gym.areal.agent import MathMultiTurnAgent
-from mathturn_gym.areal.compare import comparable, described, differences_at
 from mathturn_gym.areal.dialogue import PROMPT_IDS, areal_feedback
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
 from mathturn_gym.areal.sample import prompt_sample

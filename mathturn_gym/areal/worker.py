@@ -19,9 +19,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from mathturn_gym.areal._threads import in_thread
 from mathturn_gym.areal.protocol import Agent, BundledGenerationOutputs, EnvironmentService
 from mathturn_gym.areal.sample import SequenceSample
-from mathturn_gym.areal.threads import in_thread
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, check_float, check_int
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Completion, Ids, Policy

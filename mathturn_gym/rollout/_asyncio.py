@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._policies import AsyncPolicy
 from mathturn_gym.rollout._seat import Seat
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.policies import AsyncPolicy
 from mathturn_gym.types import Episode
 
 __all__ = ["Progress", "play_asyncio", "stream_asyncio"]

@@ -14,7 +14,7 @@ from mathturn_gym.dialogue import Dialogue
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, UserFunctionError
 from mathturn_gym.feedback import FEEDBACK, FeedbackMode, feedback_mode, get_feedback
-from mathturn_gym.feedback.registry import _REGISTRY
+from mathturn_gym.feedback._registry import _REGISTRY
 from mathturn_gym.feedback.texts import TEXTS
 from mathturn_gym.types import Ids, Problem, TurnContext
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from mathturn_gym.areal._trajectory import Trajectory
 from mathturn_gym.areal.dialogue import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.areal.logs import LoggedTurn
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, ReplyError
-from mathturn_gym.areal.trajectory import Trajectory
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MathTurnError, check_float
 from mathturn_gym.returns import discounted_sums
 from mathturn_gym.rewards import turn_reward
