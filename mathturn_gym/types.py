@@ -545,7 +545,7 @@ class Policy(Protocol):
     there is none), "streaming" or "asyncio" (see `mathturn_gym.rollout`).
 
     `complete` gets B contexts of whatever lengths and gives B completions in the same order. `max_tokens[b]` is
-    the most ids that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
+    the most tokens that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
     whoever shares its batch (as far as floating point allows); None leaves sampling to the policy's own state.
     """
 

@@ -136,7 +136,7 @@ async def _judge(env: EnvironmentService, qid: str, answer: str) -> Verdict:
         raise
     except Exception as error:
         _LOG.exception("the verification of query %r raised; the turn is undecided", qid)
-        return Verdict(Status.UNDECIDED, f"{type(error).__name__}: {error}")
+        return Verdict(Status.UNDECIDED, f"{type(error).__name__}: {error}", tier="error")
     try:
         _, success, *_ = result
         (score,) = success

@@ -1,8 +1,8 @@
 """Many agents at once against one policy.
 
-    agent 1 ─ obs ─┐                            ┌─ reply ─► agent 1
+    agent 1 ─ obs ─┐                                 ┌─ reply ─► agent 1
     agent 2 ─ obs ─┼─► queue ─► one batch ─► policy ─┼─ reply ─► agent 2
-    agent 3 ─ obs ─┘                            └─ reply ─► agent 3
+    agent 3 ─ obs ─┘                                 └─ reply ─► agent 3
 
 Each agent has queues of its own, so that a reply can only go to who asked, whatever the query ids are. A row's sample
 is decided by the seed of its job and turn, so it does not depend on who else is running, or how fast.

@@ -106,7 +106,7 @@ async def acollect(
 ) -> AsyncGenerator[Episode, None]:
     """The asyncio form of `collect`: yields the same episodes, each as it finishes.
 
-    Leaving the loop early (`aclosing`, or cancelling the task) cancels what runs, its requests included. Where the policy
+    Leaving the loop early (`aclosing`, or canceling the task) cancels what runs, its requests included. Where the policy
     fails, episodes that had finished are still yielded, then the error is raised.
 
     Args:
