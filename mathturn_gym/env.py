@@ -28,8 +28,7 @@ from mathturn_gym.errors import (
 )
 from mathturn_gym.feedback import Feedback, get_feedback
 from mathturn_gym.info import StepInfo
-from mathturn_gym.problems import ProblemsLike, load_problems
-from mathturn_gym.problems.base import FiniteSource
+from mathturn_gym.problems import FiniteSource, ProblemsLike, load_problems
 from mathturn_gym.render import render_dialogue
 from mathturn_gym.rewards import LARGEST_RETURN, RewardTerms, affine_reward, check_scale, get_terms
 from mathturn_gym.spaces import TokenIds

@@ -3,7 +3,8 @@
     MathTurnError
     ├── InvalidValueError        (ValueError)    an argument outside what is allowed
     │   ├── InvalidActionError                   an action outside the action space
-    │   └── PromptTooLongError                   a prompt that no context budget here can hold
+    │   ├── PromptTooLongError                   a prompt that no context budget here can hold
+    │   └── SharedPromptsError                   training and evaluation would share prompts
     ├── EpisodeStateError        (RuntimeError)  step before reset, or after the end
     ├── ChatTemplateError        (ValueError)    a tokenizer whose chat template cannot be used
     ├── ProblemFileError         (ValueError)    a problem file that cannot be read, or a bad row in it
@@ -42,6 +43,7 @@ __all__ = [
     "ProblemFileError",
     "PromptTooLongError",
     "RunError",
+    "SharedPromptsError",
     "UserFunctionError",
     "VerifierError",
 ]
@@ -61,6 +63,10 @@ class InvalidActionError(InvalidValueError):
 
 class PromptTooLongError(InvalidValueError):
     """A prompt has more ids than the context budget can hold."""
+
+
+class SharedPromptsError(InvalidValueError):
+    """Problems that are trained on are evaluated on as well, and nobody asked for that by name."""
 
 
 class EpisodeStateError(MathTurnError, RuntimeError):

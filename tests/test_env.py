@@ -24,6 +24,7 @@ from mathturn_gym.errors import (
     PromptTooLongError,
     UserFunctionError,
 )
+from mathturn_gym.problems import load_problems
 from mathturn_gym.types import Ids, Problem, Status, StopReason, TurnContext
 
 IDS = ("MathMultiTurn-v0", "MathMultiTurnUntilCorrect-v0", "MathSingleTurn-v0")
@@ -91,7 +92,7 @@ def test_same_seed_same_problem_and_the_next_reset_goes_on() -> None:
     env = gym.make("MathMultiTurn-v0")
     first = [env.reset(seed=7)[1]["problem_id"], *(env.reset()[1]["problem_id"] for _ in range(3))]
     again = [env.reset(seed=7)[1]["problem_id"], *(env.reset()[1]["problem_id"] for _ in range(3))]
-    assert first == again == [f"lins:train/7/{i}" for i in range(4)]
+    assert first == again == [load_problems("lins").get(7, i).id for i in range(4)]
     assert env.reset(seed=7, options={"index": 2})[1]["problem_id"] == first[2]
     assert env.reset(options={"problem_id": first[1]})[1]["problem_id"] == first[1]
 

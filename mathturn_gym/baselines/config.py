@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from mathturn_gym.baselines.tasks import PRESETS, TUNED, curriculum_of
+from mathturn_gym.baselines.tasks import PRESETS, TUNED
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.returns import Estimator
 
@@ -231,20 +231,16 @@ class TrainConfig:
         return rise * (1.0 + (self.final_learning_rate / self.learning_rate - 1.0) * self.share_done(iteration, tokens))
 
     def problems_of(self, split: str) -> Any:
-        """What is played of a split; a file, or a name that has a split already, is left as it is.
+        """The source that is played of a split; a curriculum is a new one each time, without a history.
 
         Args:
             split: "train", "validation" or "test".
-
-        Returns:
-            A name, or the `ProblemSource` of a curriculum (a new one each time, without a history).
         """
+        from mathturn_gym.problems import load_problems
+
         if split == "validation" and self.validation_problems is not None:
-            return self.validation_problems
-        if self.problems.startswith("curriculum:"):
-            return curriculum_of(self.problems, split)
-        named = ":" in self.problems or self.problems.endswith((".jsonl", ".json"))
-        return self.problems if named else "+".join(f"{part}:{split}" for part in self.problems.split("+"))
+            return load_problems(self.validation_problems)
+        return load_problems(self.problems, split)
 
     def env_kwargs(self, split: str) -> dict[str, Any]:
         """Keywords of `gym.make_vec`, but for the tokenizer."""

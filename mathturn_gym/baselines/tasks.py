@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mathturn_gym.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from mathturn_gym.problems import ProblemSource
-
-__all__ = ["PRESETS", "TUNED", "curriculum_of"]
+__all__ = ["PRESETS", "TUNED"]
 
 _ARITHMETIC: Final[Mapping[str, Any]] = {
     "num_turns": 4,
@@ -69,30 +64,3 @@ TUNED: Final[Mapping[tuple[str, str | None], Mapping[str, Any]]] = {
     ("rft", "lins"): {"learning_rate": 2e-3},
 }
 """What an algorithm changes, on every task (None) or on one: what `benchmarks/tune.py` found clearly better."""
-
-
-def curriculum_of(name: str, split: str) -> ProblemSource:
-    """The problems of "curriculum:FAMILY,FAMILY@LOW-HIGH".
-
-    Args:
-        name: Families by name; levels LOW to HIGH of each.
-        split: "train" gives the curriculum; every other split all cells alike, so that evaluations stay comparable.
-
-    Raises:
-        InvalidValueError: not of this form, or an unknown family or level.
-
-    >>> curriculum_of("curriculum:integers,linear@1-2", "validation").name
-    'integers@1+integers@2+linear@1+linear@2'
-    """
-    from mathturn_gym.problems import Curriculum, Mixture, load_problems
-
-    families, at, levels = name.removeprefix("curriculum:").partition("@")
-    low, dash, high = levels.partition("-")
-    if not (families and at and dash and low.isdigit() and high.isdigit() and int(low) <= int(high)):
-        raise InvalidValueError(f"problems must be 'curriculum:FAMILY,FAMILY@LOW-HIGH', got {name!r}")
-    names = families.split(",")
-    cells = range(int(low), int(high) + 1)
-    if split == "train":
-        return Curriculum(names, cells)
-    sources = [load_problems(f"{family}@{level}:{split}") for family in names for level in cells]
-    return Mixture(sources, name="+".join(f"{family}@{level}" for family in names for level in cells))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode
 
 __all__ = ["evaluate", "missing_ranges", "play_and_keep"]
+
+_PROBLEMS: Final = 512
 
 
 def evaluate(
@@ -63,14 +65,13 @@ def evaluate(
     from gymnasium.vector import AutoresetMode
 
     from mathturn_gym.decoding import load_policy
-    from mathturn_gym.problems import FiniteSource, ProblemFile, load_problems
+    from mathturn_gym.problems import distinct, load_problems
 
     console = Console()
-    source = ProblemFile(problems, skip_bad_rows=True) if skip_bad_rows else load_problems(problems)
-    if isinstance(source, ProblemFile) and source.skipped:
-        console.print(source.skipped_report(), markup=False, style="yellow", soft_wrap=True)
-    finite = source if isinstance(source, FiniteSource) else None
-    total = episodes if episodes is not None else samples * (len(finite) if finite else 512)
+    source = load_problems(problems, skip_bad_rows=skip_bad_rows)
+    total = episodes if episodes is not None else samples * (source.size or _PROBLEMS)
+    if source.size is None:  # different problems, or all there are, again and again
+        source = distinct(source, -(-total // samples), seed, fewer=True)
     settings = {  # all that decides an episode, and nothing else
         "policy": policy,
         "problems": problems,
@@ -112,7 +113,6 @@ def evaluate(
             console=console,
             seed=seed,
             group_size=samples,
-            problem_ids=[problem.id for problem in finite.problems] if finite else None,
         )
     finally:
         env.close()

@@ -56,9 +56,8 @@ def train(
     if result.status != "finished":
         console.print(f"[yellow]{result.status}[/yellow]: {result.message}")
     console.print(f"run folder: {config.run_dir}", markup=False, soft_wrap=True)
-    problems = config.problems_of("test")
-    if isinstance(problems, str):
-        console.print(f"next: mathturn eval --policy {config.run_dir} --problems {problems}", markup=False)
+    if not set(config.problems) & set(":+"):
+        console.print(f"next: mathturn eval --policy {config.run_dir} --problems {config.problems}:test", markup=False)
 
 
 def _config_of_run(folder: Path, changes: dict[str, Any]) -> TrainConfig:

@@ -7,7 +7,7 @@ import pytest
 
 from mathturn_gym.baselines.config import ALGORITHM_NAMES, PRESETS, TrainConfig, preset
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import Curriculum
+from mathturn_gym.problems import Curriculum, Mixture
 
 
 def test_a_config_survives_json() -> None:
@@ -87,9 +87,12 @@ def test_no_more_episodes_are_played_than_asked_for() -> None:
 
 def test_validation_problems_are_of_their_own_split() -> None:
     config = preset("lins", "x")
-    assert (config.problems_of("train"), config.problems_of("validation")) == ("lins:train", "lins:validation")
-    own = preset("lins", "x", problems="mine.jsonl", validation_problems="other.jsonl")
-    assert (own.problems_of("train"), own.problems_of("validation")) == ("mine.jsonl", "other.jsonl")
+    assert (config.problems_of("train").name, config.problems_of("validation").name) == (
+        "lins:train",
+        "lins:validation",
+    )
+    own = preset("lins", "x", problems="add2", validation_problems="add3:test")
+    assert (own.problems_of("train").name, own.problems_of("validation").name) == ("add2:train", "add3:test")
 
 
 def test_fields_that_do_not_go_together_are_named() -> None:
@@ -116,15 +119,19 @@ def test_a_curriculum_is_named_by_its_families_and_levels() -> None:
     assert train is not again
     assert set(train.weights()) == {"integers@1", "integers@2", "linear@1", "linear@2"}
     validation = config.problems_of("validation")
+    assert isinstance(validation, Mixture)
     assert [source.name for source in validation.sources] == [
         f"{family}@{level}:validation" for family in ("integers", "linear") for level in (1, 2)
     ]
-    for wrong in ("curriculum:integers", "curriculum:@1-2", "curriculum:integers@2-1", "curriculum:integers@1"):
+    for wrong in ("curriculum:integers", "curriculum:", "curriculum:integers@2-1"):
         with pytest.raises(InvalidValueError, match="FAMILY,FAMILY@LOW-HIGH"):
             preset("mixed", "x", problems=wrong).problems_of("train")
-    with pytest.raises(InvalidValueError, match="unknown problems 'intgers@1:test'"):
+    with pytest.raises(InvalidValueError, match="unknown problems 'intgers@1-2': did you mean 'integers'"):
         preset("mixed", "x", problems="curriculum:intgers@1-2").problems_of("test")
 
 
 def test_a_mixture_is_split_part_by_part() -> None:
-    assert preset("lins", "x", problems="lins+2*add2").problems_of("test") == "lins:test+2*add2:test"
+    found = preset("lins", "x", problems="lins+2*add2").problems_of("test")
+    assert isinstance(found, Mixture)
+    assert [source.name for source in found.sources] == ["lins:test", "add2:test"]
+    assert found.weights == (1, 2)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
+from mathturn_gym.problems import ProblemFile
 from mathturn_gym.trajectories import read_episodes
 
 RUNNER = CliRunner()
@@ -83,7 +84,7 @@ def test_folders_are_never_mixed_up(tmp_path: Path) -> None:
     assert evaluate(*args, "--num-turns", "2", "--overwrite").exit_code == 0
 
 
-def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path) -> None:
+def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"question": f"{i}+1?", "answer": f"so #### {i + 1}"} for i in range(5)]
     file = tmp_path / "p.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows) + "\n{broken\n", encoding="utf-8")
@@ -91,9 +92,12 @@ def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path) ->
     with pytest.raises(ProblemFileError, match="line 6"):
         evaluate(*args, "--out", str(tmp_path / "a"))
     done = evaluate(*args, "--out", str(tmp_path / "a"), "--skip-bad-rows")
-    assert "1 rows left out (line 6" in done.output.replace("\n", " ")
+    assert done.exit_code == 0
+    assert "1 rows left out (line 6" in caplog.text
     episodes = list(read_episodes(tmp_path / "a" / "episodes.jsonl"))
-    assert sorted(e.problem_id for e in episodes) == sorted([f"p/{i}" for i in range(1, 6)] * 2)
+    assert sorted(e.problem_id for e in episodes) == sorted(
+        [problem.id for problem in ProblemFile(file, skip_bad_rows=True)] * 2
+    )
 
 
 def test_missing_ranges() -> None:

@@ -278,8 +278,7 @@ class _Recorder(BaseCallback):
             if done:
                 self._ended.append(info)
                 if self._run.curriculum is not None:
-                    facts = info["metadata"]
-                    self._run.curriculum.record(str(facts["family"]), int(facts["level"]), solved=info["is_success"])
+                    self._run.curriculum.record(str(info["metadata"]["cell"]), solved=info["is_success"])
         return not (self._over or self._interrupted())
 
     def _on_training_end(self) -> None:

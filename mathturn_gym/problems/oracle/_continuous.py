@@ -7,8 +7,9 @@ from typing import Any
 
 import sympy
 
-from mathturn_gym.problems.oracle.reading import UnreadableError, expression, numbers
-from mathturn_gym.problems.oracle.solvers import find, solves, x
+from mathturn_gym.problems.families.registry import solves
+from mathturn_gym.problems.oracle._reading import UnreadableError, expression, numbers
+from mathturn_gym.problems.oracle._solvers import find, x
 
 __all__: list[str] = []
 

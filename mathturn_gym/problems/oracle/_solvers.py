@@ -8,27 +8,16 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import sympy
 
-from mathturn_gym.problems.oracle.reading import UnreadableError, expression, numbers
+from mathturn_gym.problems.families.registry import solves
+from mathturn_gym.problems.oracle._reading import UnreadableError, expression, numbers
 
-__all__ = ["SOLVERS", "Solver"]
+__all__ = ["find"]
 
-Solver: TypeAlias = Callable[[str], Any]
-SOLVERS: Final[dict[str, Solver]] = {}
 x, y, z, p, q = sympy.symbols("x y z p q")
-
-
-def solves(*names: str) -> Callable[[Solver], Solver]:
-    """Enters a solver under the families that it is for."""
-
-    def enter(solver: Solver) -> Solver:
-        SOLVERS.update(dict.fromkeys(names, solver))
-        return solver
-
-    return enter
 
 
 def find(pattern: str, text: str) -> tuple[str, ...]:
@@ -38,7 +27,7 @@ def find(pattern: str, text: str) -> tuple[str, ...]:
     return match.groups()
 
 
-@solves("integers", "rationals", "multiplication")
+@solves("integers", "rationals", "multiplication", "add", "mul")
 def evaluate(text: str) -> Any:
     """The value of the expression in the question."""
     return expression(find(r"(?:What is|Calculate|Multiply:) (.+?)(?: and give.*|\?|\.)$", text)[0])
@@ -130,6 +119,13 @@ def _sides(equation: str) -> Any:
 def linear(text: str) -> Any:
     """By sympy's solver, which must find exactly one solution."""
     (solution,) = sympy.solve(_sides(find(r"x: (.+)\. Give", text)[0]), x)
+    return solution
+
+
+@solves("lins")
+def lins(text: str) -> Any:
+    """The same, in the generator's wording."""
+    (solution,) = sympy.solve(_sides(find(r"Solve (.+) for x\.", text)[0]), x)
     return solution
 
 

@@ -5,39 +5,16 @@ import sys
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import FAMILIES, FORMS, LEVELS, SPLITS, Family, load_problems, split_of
-from mathturn_gym.problems.families.registry import REGISTRY
-from mathturn_gym.problems.oracle import UnreadableError, disagreement
+from mathturn_gym.problems import FAMILIES, FORMS, LEVELS, SPLITS, Family, load_problems
+from mathturn_gym.problems.families.registry import GENERATORS, REGISTRY
 from mathturn_gym.types import Problem
 from mathturn_gym.verifier import Verifier
 
-ITEMS = 60  # per family, where each is judged too
-ALL_ITEMS = 10_000  # per family, where the answers are worked out again: most of this file's minutes
+ITEMS = 60  # per family
 
 
 def items(family: str, per_level: int = ITEMS // len(LEVELS), seed: int = 11) -> list[Problem]:
     return [Family(family, level, "all", FORMS[i % 2]).get(seed, i) for level in LEVELS for i in range(per_level)]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_answers_agree_with_an_independent_route(family: str) -> None:
-    checked = items(family, per_level=ALL_ITEMS // len(LEVELS))
-    assert len(checked) == ALL_ITEMS
-    assert [found for found in map(disagreement, checked) if found is not None] == []
-
-
-def test_the_independent_route_notices_a_wrong_answer() -> None:
-    for family in FAMILIES:
-        good = Family(family, 2).get(0, 0)
-        wrong = {"(": "(77, 78)", "\\": r"77\sqrt{78}"}.get(str(good.gold[0])[0], "7777777")
-        bad = Problem(good.id, good.prompt, wrong, metadata=good.metadata)
-        assert disagreement(bad) is not None, family
-
-
-def test_the_independent_route_refuses_texts_it_cannot_read() -> None:
-    good = Family("linear", 1).get(0, 0)
-    with pytest.raises(UnreadableError, match="does not match"):
-        disagreement(Problem(good.id, "What is x?", good.gold, metadata=good.metadata))
 
 
 def test_every_gold_answer_is_right_in_a_box_when_judged_against_itself() -> None:
@@ -100,37 +77,9 @@ def test_an_item_without_a_level_is_the_item_of_the_level_it_was_given() -> None
         assert Family("quadratic", problem.metadata["level"]).get(0, index) == problem
 
 
-@pytest.mark.parametrize("name", ["quadratic", "words@4", "gcd-lcm@1:test", "limits@2:validation:latex", "families@3"])
-def test_names_give_sources_whose_ids_find_their_problems(name: str) -> None:
-    source = load_problems(name)
-    problem = source.get(5, 7)
-    assert load_problems(name).by_id(problem.id) == problem
-
-
-def test_problem_ids_say_what_they_are() -> None:
+def test_problems_say_what_they_are() -> None:
     problem = load_problems("limits@2:validation:latex").get(5, 7)
-    assert problem.id == "limits@2:validation:latex/5/7"
     assert problem.metadata == {"family": "limits", "level": 2, "split": "validation", "form": "latex"}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("quadratik", "did you mean 'quadratic'"),
-        ("quadratic@6", "level must be an integer in"),
-        ("quadratic@2:dev", "unknown split 'dev'"),
-        ("quadratic@2:test:tex", "unknown form 'tex'"),
-    ],
-)
-def test_wrong_names_say_what_is_allowed(name: str, message: str) -> None:
-    with pytest.raises(InvalidValueError, match=message):
-        load_problems(name)
-
-
-def test_foreign_ids_are_refused() -> None:
-    for bad in ("linear@2:train/0/0", "quadratic@2:test/0/0", "quadratic@2:train/0/x", "quadratic@9:train/0/0", ""):
-        with pytest.raises(InvalidValueError, match="is not of source 'quadratic:train'"):
-            Family("quadratic").by_id(bad)
 
 
 def test_selecting_a_level_gives_that_level() -> None:
@@ -159,8 +108,17 @@ def test_hints_are_true_rise_and_do_not_say_the_answer_and_false_hints_lie() -> 
 
 def test_every_family_is_described() -> None:
     assert len(FAMILIES) >= 20
-    assert all(len(spec.about) > 10 for spec in REGISTRY.values())
-    assert split_of("a") in SPLITS
+    assert all(
+        len(about) > 10
+        for about in [spec.about for spec in REGISTRY.values()] + [spec.about for spec in GENERATORS.values()]
+    )
+
+
+def test_a_split_without_a_question_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Family("primes", 1, "test")
+    monkeypatch.setattr("mathturn_gym.problems.families.split_of", lambda text: "train")
+    with pytest.raises(InvalidValueError, match="'primes@1:test' has no question of level 1 in split 'test'"):
+        source.get(0, 0)
 
 
 def test_drawing_problems_loads_no_symbolic_algebra() -> None:
