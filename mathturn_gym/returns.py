@@ -71,7 +71,8 @@ def returns_to_go(rewards_K: npt.ArrayLike, discount: float) -> npt.NDArray[np.f
         sums = discounted_sums(rewards[None, :], gamma)[0]
     if np.any(np.abs(sums) > np.finfo(np.float32).max):
         raise InvalidValueError(f"returns must fit into float32, got {sums.tolist()!r}: scale the rewards down")
-    return sums.astype(np.float32)
+    result: npt.NDArray[np.float32] = sums.astype(np.float32)
+    return result
 
 
 def advantages(

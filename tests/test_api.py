@@ -96,6 +96,7 @@ PUBLIC: dict[str, str] = {
     "mathturn_gym.errors": (
         "ChatTemplateError CheckpointError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
         " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
+        " SharedPromptsError"
         " UserFunctionError VerifierError"
     ),
     "mathturn_gym.feedback": (

@@ -71,7 +71,7 @@ def test_a_time_limit_truncates(how: str) -> None:
 @pytest.mark.parametrize(
     ("wrap", "reward"),
     [
-        (lambda env: theirs.TransformReward(env, lambda reward: 2 * reward), -2.0),
+        (lambda env: theirs.TransformReward(env, lambda reward: 2 * float(reward)), -2.0),
         (lambda env: theirs.ClipReward(env, -0.5, 0.5), -0.5),
         (lambda env: theirs.OrderEnforcing(env), -1.0),
         (lambda env: theirs.PassiveEnvChecker(env), -1.0),
@@ -98,9 +98,9 @@ def test_autoreset_and_rendering() -> None:
 
 
 def vector(mode: str, autoreset: AutoresetMode, num_envs: int = 3) -> Any:
-    own = {"autoreset_mode": autoreset}
+    own: dict[str, Any] = {"autoreset_mode": autoreset}
     if mode != "vector_entry_point":
-        own = {"vector_kwargs": own}  # type: ignore[dict-item]
+        own = {"vector_kwargs": own}
     return gym.make_vec("MathMultiTurn-v0", num_envs=num_envs, vectorization_mode=mode, **own, **KWARGS)
 
 
@@ -159,7 +159,7 @@ def test_collecting_through_vector_wrappers(mode: str, autoreset: AutoresetMode)
         (lambda env: theirs.TimeLimit(env, 1), [-1.0]),
         (theirs.RecordEpisodeStatistics, [-1.0] * TURNS),
         (ReturnsWrapper, [-1.0] * TURNS),
-        (lambda env: theirs.TransformReward(env, lambda reward: reward / 4), [-0.25] * TURNS),
+        (lambda env: theirs.TransformReward(env, lambda reward: float(reward) / 4), [-0.25] * TURNS),
     ],
     ids=["limit", "statistics", "returns", "reward"],
 )
