@@ -11,9 +11,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from mathturn_gym.errors import LockedError
+from mathturn_gym.errors import LockedError, StorageError
 
-__all__ = ["locked", "replacing", "sync", "write_atomically"]
+__all__ = ["locked", "replacing", "storage_errors", "sync", "write_atomically"]
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -24,7 +24,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
         content: Text (written as UTF-8) or bytes.
 
     Raises:
-        OSError: it cannot be written; the old file stands.
+        StorageError: it cannot be written: a full disk, a read-only folder; the old file stands.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     with replacing(path) as scratch:
@@ -35,22 +35,27 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file beside `path` to write to, which takes its place when the block ends, and is deleted where it raises.
 
+    Raises:
+        StorageError: what the block raises as `OSError`; the old file stands.
+
     >>> with replacing("episodes.jsonl") as scratch:  # doctest: +SKIP
     ...     scratch.write_text("…")
     """
     target = Path(path)
     # The name is nobody else's: two processes that write the same file do not meet in it.
     scratch = target.with_name(f".{target.name}.{os.getpid()}-{token_hex(4)}.new")
-    try:
-        yield scratch
-        with suppress(FileNotFoundError):
-            shutil.copymode(target, scratch)
-        sync(scratch)
-        scratch.replace(target)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
-    sync(target.parent, whole=False)
+    with storage_errors(target):
+        try:
+            yield scratch
+            with suppress(FileNotFoundError):
+                shutil.copymode(target, scratch)
+            sync(scratch)
+            scratch.replace(target)
+        except BaseException:
+            with suppress(OSError):  # in a folder that is gone there is nothing to delete
+                scratch.unlink()
+            raise
+        sync(target.parent, whole=False)
 
 
 def sync(path: str | os.PathLike[str], *, whole: bool = True) -> None:
@@ -90,21 +95,23 @@ def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None
 
     Raises:
         LockedError: it is in use.
+        StorageError: it cannot be made.
     """
     if sys.platform == "win32":
         yield
         return
     import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with storage_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     _HELD.add(descriptor)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise LockedError(
-                f"{str(Path(path).parent)!r} is in use: another process, or another part of this one, holds the lock"
-                f" {Path(path).name!r} in it; wait until it has ended"
+                f"another process works in {str(Path(path).parent)!r}, or another part of this one does (it holds"
+                f" {Path(path).name}): wait until it has ended"
             ) from error
         yield
     finally:
@@ -123,3 +130,21 @@ def _let_go() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
+
+
+@contextmanager
+def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns the operating system's errors into one that names the file or folder that was to be written.
+
+    Args:
+        path: What is written.
+
+    Raises:
+        StorageError: for any `OSError` in the block.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error

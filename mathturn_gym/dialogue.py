@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from mathturn_gym._calls import check_takes, name_of
+from mathturn_gym._named_models import NAMED_MODELS, folder_of
 from mathturn_gym._transformers import pretrained_kwargs
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.types import Ids, Problem
@@ -75,15 +76,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
-    """The tokenizer behind a name: `"builtin"`, a folder, or a hub name; an object is returned as it is.
+    """The tokenizer behind a name: `"builtin"`, a named model, a folder, or a hub name; an object is returned as it is.
 
     Raises:
         InvalidValueError: nothing loads under that name.
+        CheckpointError: it is the name of a model that was not fetched yet.
     """
     if not isinstance(tokenizer, (str, Path)):
         return tokenizer
     if str(tokenizer) == "builtin":
         return _load_by_name(str(files("mathturn_gym") / "assets" / "tiny"))
+    if tokenizer in NAMED_MODELS:
+        return _load_by_name(str(folder_of(str(tokenizer))))
     return _load_by_name(str(tokenizer))
 
 

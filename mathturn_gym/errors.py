@@ -11,6 +11,7 @@
     ├── InvalidEpisodeError      (ValueError)    an episode that breaks the laws of `Episode`
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
     ├── LockedError              (RuntimeError)  a file or folder that another process is using
+    ├── StorageError             (OSError)       a file that cannot be written: a full disk, a read-only folder
     ├── RunError                 (RuntimeError)  a part of a running collection cannot go on
     │   ├── PolicyError                          its policy: NaN logits, no memory, a dead server
     │   ├── VerifierError                        the package's own verifier: its workers do not start
@@ -44,6 +45,7 @@ __all__ = [
     "PromptTooLongError",
     "RunError",
     "SharedPromptsError",
+    "StorageError",
     "UserFunctionError",
     "VerifierError",
 ]
@@ -91,6 +93,10 @@ class CheckpointError(MathTurnError, ValueError):
 
 class LockedError(MathTurnError, RuntimeError):
     """A file or folder is in use by another process, or by another part of this one."""
+
+
+class StorageError(MathTurnError, OSError):
+    """A file cannot be written: the disk is full, the folder is read-only. What was there before is kept."""
 
 
 class RunError(MathTurnError, RuntimeError):

@@ -10,6 +10,7 @@ from importlib import import_module
 import pytest
 
 import mathturn_gym
+import mathturn_gym.baselines
 import mathturn_gym.decoding
 import mathturn_gym.wrappers
 
@@ -62,6 +63,10 @@ def test_the_test_of_light_imports_can_fail() -> None:
         ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
         ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
         ("import mathturn_gym", HEAVY),
+        (
+            "from mathturn_gym.baselines import GRPO, Budget, RunConfig, load_task; load_task('lins').config('ppo')",
+            HEAVY,
+        ),
         ("import mathturn_gym.verifier", HEAVY),
         ("from mathturn_gym import acollect, TurnContext; from mathturn_gym.rollout import EpisodePlan", HEAVY),
         ("from mathturn_gym.feedback import feedback_mode; from mathturn_gym.verification import get_verifier", HEAVY),
@@ -71,7 +76,9 @@ def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None
     assert modules_after(code) & set(light_of) == set()
 
 
-@pytest.mark.parametrize("package", [mathturn_gym, mathturn_gym.decoding, mathturn_gym.wrappers])
+@pytest.mark.parametrize(
+    "package", [mathturn_gym, mathturn_gym.baselines, mathturn_gym.decoding, mathturn_gym.wrappers]
+)
 def test_every_public_name_exists_and_is_listed(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
     for name in names:
@@ -96,7 +103,7 @@ PUBLIC: dict[str, str] = {
     "mathturn_gym.errors": (
         "ChatTemplateError CheckpointError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
         " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
-        " SharedPromptsError"
+        " SharedPromptsError StorageError"
         " UserFunctionError VerifierError"
     ),
     "mathturn_gym.feedback": (

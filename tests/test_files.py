@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from mathturn_gym import _files
 from mathturn_gym._files import locked, replacing, sync, write_atomically
-from mathturn_gym.errors import LockedError
+from mathturn_gym.errors import LockedError, StorageError
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
 
@@ -47,8 +48,24 @@ def test_where_writing_fails_the_old_file_stands_and_nothing_else(tmp_path: Path
         interrupted(path)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StorageError, match=r"nowhere.a.txt cannot be written: No such file"):
         write_atomically(tmp_path / "nowhere" / "a.txt", "x")
+    with pytest.raises(StorageError, match="cannot be written"), locked(tmp_path / "nowhere" / ".lock"):
+        pass
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"a.txt cannot be written: No space left") as caught:
+        write_atomically(path, "new")
+    assert isinstance(caught.value, OSError)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path: Path) -> None:
@@ -154,7 +171,7 @@ def holder(path: Path) -> subprocess.Popen[str]:
 def test_another_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     process = holder(path)
-    message = rf"{str(tmp_path)!r} is in use: another process, .* holds the lock '.lock'"
+    message = rf"another process works in {str(tmp_path)!r}.*\(it holds .lock\)"
     with pytest.raises(LockedError, match=message), locked(path):
         pass
     process.kill()  # however it ends

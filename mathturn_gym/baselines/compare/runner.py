@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym._files import locked
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, read_json, write_json
-from mathturn_gym.baselines.compare.lookup import check_cells, config_of
+from mathturn_gym.baselines._run_folder import read_object
+from mathturn_gym.baselines.compare._lookup import check_cells, config_of
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, write_json
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
@@ -27,7 +28,7 @@ _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREAD
 
 
 class Observer:
-    """Who looks on while cells run: this one sees nothing; override what you want to see, and return quickly."""
+    """Progress callbacks while cells run; these do nothing. Override what you want to see, and return quickly."""
 
     def begin(self, outcomes: Sequence[Outcome], jobs: int) -> None:
         """What there is of every cell before anything runs, and how many run at a time."""
@@ -95,7 +96,7 @@ def read_cells(out: str | Path) -> list[Cell]:
     if not file.exists():
         raise CheckpointError(f"{str(out)!r} holds no comparison: it has no matrix.json")
     try:
-        return [Cell.from_json(cell) for cell in read_json(file)["cells"]]
+        return [Cell.from_json(cell) for cell in read_object(file)["cells"]]
     except (KeyError, TypeError, AttributeError, InvalidValueError) as error:
         raise CheckpointError(f"{file} is no comparison's matrix: {error}") from error
 
@@ -121,8 +122,8 @@ def run_matrix(
         True where every cell has been run to its end (failed ones too), False after an interrupt.
 
     Raises:
+        CheckpointError: the folder holds no comparison.
         LockedError: another process runs cells in this folder.
-        CheckpointError: the folder is none.
     """
     folders = [CellFolder(out, cell) for cell in read_cells(out)]
     outcomes = [folder.outcome() for folder in folders]
