@@ -21,15 +21,19 @@ LAYERS = (
         "render",
         "_notebook",
         "_text",
+        "_token_texts",
         "_transformers",
         "_calls",
+        "_files",
+        "_import_paths",
         "_lazy",
+        "_named_models",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
-    {"vector"},
+    {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "areal", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "integrations", "serve", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from mathturn_gym._files import write_atomically
 from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -203,10 +204,8 @@ class _Folder:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON beside the file and moves it there, so that no reader ever meets half of it."""
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    """Writes JSON; a reader never meets half of it."""
+    write_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def _report(

@@ -197,7 +197,7 @@ def _check_folder(folder: Path, *, weights: bool) -> None:
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
             hint = "; pickled weights are not opened: save them again with safetensors"
         if any(folder.glob("*.gguf")):
-            hint = "; load the GGUF file with transformers (gguf_file=) and save_pretrained it"
+            hint = "; `mathturn models convert FILE FOLDER` turns a GGUF file into a folder that has them"
         raise CheckpointError(f"{str(folder)!r} holds no weights (*.safetensors){hint}: {_listing(folder)}")
 
 
