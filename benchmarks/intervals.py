@@ -13,7 +13,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-
 from mathturn_gym.metrics.bootstrap import Floats, ratio_estimates
 
 SETTINGS = [(p, c, g, s) for p in (0.1, 0.4) for c in (20, 50, 200) for g, s in ((1, 1.0), (8, 1.0))]

@@ -53,7 +53,7 @@ def evaluate(
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted evaluation in the same folder.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier evaluation in the folder.")] = False,
 ) -> None:
-    """Play problems with a policy and report accuracy by turn, each figure with a bootstrap interval.
+    """Play problems with a policy and report accuracy by turn, each figure with an interval over its different problems.
 
     Every episode is written to OUT/episodes.jsonl as it ends, so Ctrl-C loses nothing: `--resume` plays the rest,
     and the report is the one that an uninterrupted evaluation would have given.

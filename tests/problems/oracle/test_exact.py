@@ -9,7 +9,16 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathturn_gym.problems.oracle._exact import Polynomial, area, exact_log, limit_at, root_of, slope, solve_linear, value
+from mathturn_gym.problems.oracle._exact import (
+    Polynomial,
+    area,
+    exact_log,
+    limit_at,
+    root_of,
+    slope,
+    solve_linear,
+    value,
+)
 from mathturn_gym.problems.oracle._reading import UnreadableError, expression
 
 X = sympy.Symbol("x")
