@@ -21,6 +21,7 @@ LAYERS = (
         "render",
         "_notebook",
         "_text",
+        "_token_texts",
         "_transformers",
         "_calls",
         "_files",
@@ -32,7 +33,7 @@ LAYERS = (
     {"env"},
     {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "tasks", "areal", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

@@ -20,6 +20,7 @@ from mathturn_gym.cli.play import play
 from mathturn_gym.cli.problems import problems_app
 from mathturn_gym.cli.train import train
 from mathturn_gym.cli.verify import verify
+from mathturn_gym.cli.view import view
 from mathturn_gym.cli.warmup import warmup
 from mathturn_gym.errors import MathTurnError
 
@@ -39,6 +40,7 @@ app.command()(compare)
 app.command("eval")(evaluate)
 app.command("compare-eval")(compare_eval)
 app.command()(play)
+app.command()(view)
 app.command()(info)
 app.command()(verify)
 app.add_typer(problems_app, name="problems")

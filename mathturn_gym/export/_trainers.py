@@ -1,8 +1,7 @@
-"""Episodes in the formats of other trainers: TRL, verl, AReaL, tinker and Hugging Face datasets.
+"""Episodes for TRL, verl, AReaL, tinker and Hugging Face datasets: plain lists, arrays and tensors.
 
 Every format has one stream per episode, `prompt ++ everything after it`, with a mask of the policy's own ids; nothing
-is decoded or encoded again. None of the trainers is imported: what is made here are plain lists, arrays and tensors.
-`docs/trajectories.md` has a table of which field goes where.
+is decoded or encoded again.
 """
 
 from __future__ import annotations
