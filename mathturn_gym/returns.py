@@ -70,7 +70,7 @@ def returns_to_go(rewards_K: npt.ArrayLike, discount: float) -> npt.NDArray[np.f
         float32 (K,), computed in float64; entry k includes turn k's own reward.
 
     Raises:
-        InvalidValueError: rewards that are not a finite 1-D array, or a discount outside [0, 1].
+        InvalidValueError: rewards that are not a finite 1-D array, or whose sums leave float32; a discount outside [0, 1].
 
     >>> returns_to_go([0.0, 1.0], discount=0.5).tolist()
     [0.5, 1.0]
@@ -79,7 +79,11 @@ def returns_to_go(rewards_K: npt.ArrayLike, discount: float) -> npt.NDArray[np.f
     if rewards.ndim != 1 or not np.all(np.isfinite(rewards)):
         raise InvalidValueError(f"rewards_K must be a 1-D array of finite numbers, got {rewards.tolist()!r}")
     gamma = check_float("discount", discount, low=0.0, high=1.0)
-    result: npt.NDArray[np.float32] = discounted_sums(rewards[None, :], gamma)[0].astype(np.float32)
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        sums = discounted_sums(rewards[None, :], gamma)[0]
+    if np.any(np.abs(sums) > np.finfo(np.float32).max):
+        raise InvalidValueError(f"returns must fit into float32, got {sums.tolist()!r}: scale the rewards down")
+    result: npt.NDArray[np.float32] = sums.astype(np.float32)
     return result
 
 

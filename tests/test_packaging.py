@@ -93,7 +93,7 @@ def test_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
         "assert mathturn_gym.__file__.startswith(sys.argv[1]), mathturn_gym.__file__\n"
         "from mathturn_gym.wrappers import ReturnsWrapper\n"
         "env = ReturnsWrapper(gym.make('MathSingleTurn-v0')); env.reset(seed=0)\n"
-        "assert env.step(np.array([70]))[-1]['episode'].num_turns == 1\n"
+        "assert env.step(np.array([70]))[-1]['trajectory'].num_turns == 1\n"
     )
     site = str(tmp_path / "site")
     script = f"import sys; sys.path.insert(0, {site!r})\n{code}"

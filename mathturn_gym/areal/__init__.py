@@ -17,6 +17,7 @@ from mathturn_gym._lazy import lazy_exports
 if TYPE_CHECKING:
     from mathturn_gym.areal.agent import MathMultiTurnAgent
     from mathturn_gym.areal.dataset import ArealProblems
+    from mathturn_gym.areal.dialogue import ArealDialogue, areal_feedback
     from mathturn_gym.areal.environment import MathCodeSingleStepEnv
     from mathturn_gym.areal.episodes import to_episode, to_sequence_sample
     from mathturn_gym.areal.logs import TrajectoryLog
@@ -36,20 +37,22 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "AgentWorker": "worker",
+    "ArealDialogue": "dialogue",
     "ArealProblems": "dataset",
     "AsyncBatchPolicy": "worker",
     "BundledGenerationOutputs": "protocol",
     "EnvironmentService": "protocol",
     "GenerationHyperparameters": "protocol",
     "Job": "worker",
+    "JobResult": "worker",
     "MathCodeSingleStepEnv": "environment",
     "MathMultiTurnAgent": "agent",
     "MicroBatchSpec": "protocol",
-    "JobResult": "worker",
     "ReplyError": "protocol",
     "SequenceSample": "sample",
     "TrajectoryLog": "logs",
     "ValidationError": "sample",
+    "areal_feedback": "dialogue",
     "make_agent": "protocol",
     "make_env": "protocol",
     "prompt_sample": "sample",
@@ -61,6 +64,7 @@ _HOME: Final = {
 
 __all__ = [
     "AgentWorker",
+    "ArealDialogue",
     "ArealProblems",
     "AsyncBatchPolicy",
     "BundledGenerationOutputs",
@@ -75,6 +79,7 @@ __all__ = [
     "SequenceSample",
     "TrajectoryLog",
     "ValidationError",
+    "areal_feedback",
     "make_agent",
     "make_env",
     "prompt_sample",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from mathturn_gym._files import storage_errors, write_json
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import Start, check_counts, problems_of, start_of
 from mathturn_gym.decoding import POLICY_NAMES
@@ -163,8 +164,6 @@ class _Folder:
     """Where an evaluation is written: settings.json, episodes.jsonl, report.json."""
 
     def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-        from mathturn_gym._files import storage_errors
-
         self.path = path
         self.episodes_path = path / "episodes.jsonl"
         settings_path = path / "settings.json"
@@ -182,7 +181,7 @@ class _Folder:
             self._check_same(settings_path, settings)
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-        _write_json(settings_path, settings)
+        write_json(settings_path, settings)
 
     def _check_same(self, path: Path, settings: dict[str, Any]) -> None:
         from mathturn_gym.baselines._run_folder import flat, read_object
@@ -199,12 +198,6 @@ class _Folder:
             )
 
 
-def _write_json(path: Path, data: Any) -> None:
-    from mathturn_gym._files import write_atomically
-
-    write_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-
-
 def _report(
     console: Console, folder: _Folder, episodes: Sequence[Episode], settings: dict[str, Any], title: str
 ) -> Report:
@@ -212,7 +205,7 @@ def _report(
     from mathturn_gym.metrics import summarize
 
     report = summarize(episodes)
-    _write_json(folder.path / "report.json", {"settings": settings, **report.to_dict()})
+    write_json(folder.path / "report.json", {"settings": settings, **report.to_dict()})
     console.print(report_table(report, title))
     console.print(
         f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False, soft_wrap=True

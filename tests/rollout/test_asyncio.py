@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import aclosing
@@ -116,6 +117,45 @@ def test_what_fails_inside_a_running_loop_is_raised_there() -> None:
     with pytest.raises(PolicyError, match="gone") as caught:
         asyncio.run(cell())
     assert [episode.index for episode in caught.value.finished] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["plain", "running loop"])
+def test_an_error_of_on_episode_cancels_what_runs(inside: bool) -> None:
+    policy = Slow(lambda session: 0.0 if session.endswith("/0") else 60.0)
+
+    def stop(episode: Episode) -> None:
+        raise KeyboardInterrupt
+
+    def play() -> None:
+        collect(envs(3), policy, 9, on_episode=stop)
+
+    async def cell() -> None:
+        play()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(cell()) if inside else play()
+    assert policy.running == 0
+    assert policy.cancelled >= 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_an_interrupt_inside_a_running_loop_cancels_what_runs() -> None:
+    policy = Slow(lambda session: 60.0)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def cell() -> None:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            collect(envs(2), policy, 9)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(cell())
+    assert (policy.running, policy.cancelled) == (0, 2)
 
 
 def test_the_environment_is_usable_afterwards() -> None:

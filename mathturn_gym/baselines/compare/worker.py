@@ -12,11 +12,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from mathturn_gym._files import locked
 from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare._lookup import config_of
 from mathturn_gym.baselines.compare.cells import CellFolder
@@ -44,7 +43,8 @@ def main(path: str, parent: int) -> int:
     cell = Cell.from_json(read_object(Path(path) / "cell.json"))
     folder = CellFolder(Path(path).parents[3], cell)
     try:
-        with _locked(folder.path / ".lock"):
+        # One whose parent was killed may still be saving.
+        with locked(folder.path / ".lock", wait=True):
             train(config_of(cell), run_dir=folder.run, resume=folder.begin())
     except KeyboardInterrupt:
         return 130
@@ -60,19 +60,6 @@ def _stop_without(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits until no other process runs this cell: one whose parent was killed may still be saving."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How the original agent collected a trajectory (`compat=True`): to the bit, defects included.
 
 Nothing is checked before the end, as nothing was; `docs/areal.md` has the list of what can go wrong, and
-`mathturn_gym.areal.repaired` what is done about it.
+`mathturn_gym.areal._repaired` what is done about it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mathturn_gym.areal._trajectory import Trajectory
 from mathturn_gym.areal.dialogue import (
     RIGHT_TEXT,
     WRONG_TEXT,
@@ -18,7 +19,6 @@ from mathturn_gym.areal.dialogue import (
     spliced_feedback_ids,
 )
 from mathturn_gym.areal.logs import write_original_logs
-from mathturn_gym.areal.trajectory import Trajectory
 from mathturn_gym.returns import discounted_sums
 from mathturn_gym.rewards import affine_reward
 

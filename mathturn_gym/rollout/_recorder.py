@@ -107,7 +107,7 @@ class EpisodeRecorder:
             discount: Per turn, in [0, 1].
 
         Raises:
-            InvalidEpisodeError: its returns do not fit into float32 (rewards of a wrapper that are enormous).
+            InvalidValueError: its returns do not fit into float32 (a wrapper's rewards are enormous).
         """
         size, spans = len(self._ids), np.zeros((self.num_turns, 2), np.int64)
         mask, logprobs = np.zeros(size, np.bool_), np.zeros(size, np.float32)

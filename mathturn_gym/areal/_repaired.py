@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from mathturn_gym.areal._trajectory import Trajectory
 from mathturn_gym.areal.dialogue import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.areal.logs import LoggedTurn
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, ReplyError
-from mathturn_gym.areal.trajectory import Trajectory
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MathTurnError, check_float
 from mathturn_gym.returns import discounted_sums
 from mathturn_gym.rewards import turn_reward
@@ -136,7 +136,7 @@ async def _judge(env: EnvironmentService, qid: str, answer: str) -> Verdict:
         raise
     except Exception as error:
         _LOG.exception("the verification of query %r raised; the turn is undecided", qid)
-        return Verdict(Status.UNDECIDED, f"{type(error).__name__}: {error}")
+        return Verdict(Status.UNDECIDED, f"{type(error).__name__}: {error}", tier="error")
     try:
         _, success, *_ = result
         (score,) = success

@@ -71,6 +71,9 @@ class _Registry(Mapping[str, Feedback]):
             import_module(_ELSEWHERE[name])
         return self._modes[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._modes or name in _ELSEWHERE
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._modes, *_ELSEWHERE}))
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.recorder import EpisodeRecorder
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._recorder import EpisodeRecorder
 from mathturn_gym.types import Completion, Episode, Ids
 
 __all__ = ["EMPTY_COMPLETION", "EpisodeRun"]
