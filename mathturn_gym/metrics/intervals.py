@@ -29,9 +29,11 @@ __all__ = [
     "Estimate",
     "Floats",
     "check_confidence",
+    "clopper_pearson",
     "cluster_sums",
     "difference_estimate",
     "ratio_estimate",
+    "student",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -190,10 +192,17 @@ def _bounded(top: Floats, bottom: Floats, units: float, confidence: float) -> tu
         effective = shrunk**2 / mixed
     elif 0.0 < value < 1.0:
         effective = 1.0
-    return _clopper_pearson(value, effective, confidence)
+    return clopper_pearson(value, effective, confidence)
 
 
-def _clopper_pearson(value: float, samples: float, confidence: float) -> tuple[float, float]:
+def clopper_pearson(value: float, samples: float, confidence: float) -> tuple[float, float]:
+    """The exact binomial interval of a share.
+
+    Args:
+        value: The share, in [0, 1].
+        samples: Number of independent samples; it need not be whole.
+        confidence: In (0, 1).
+    """
     tail, hits = (1 - confidence) / 2, value * samples
     low = beta_quantile(tail, hits, samples - hits + 1) if value > 0 else 0.0
     high = beta_quantile(1 - tail, hits + 1, samples - hits) if value < 1 else 1.0
@@ -212,8 +221,8 @@ def _signed(per_problem: Floats, size: float, confidence: float) -> tuple[float,
     number = len(per_problem) + 2 * added
     mean = float(per_problem.sum()) / number
     square = (float(per_problem @ per_problem) + added * size**2) / number
-    half = _t_of(len(per_problem), confidence) * math.sqrt(max(0.0, square - mean**2) / number)
-    return max(mean - half, -size), min(mean + half, size)
+    low, high = student(mean, math.sqrt(max(0.0, square - mean**2) / number), len(per_problem) - 1, confidence)
+    return max(low, -size), min(high, size)
 
 
 def _student(value: float, per_problem: Floats, confidence: float) -> tuple[float, float] | None:
@@ -221,8 +230,7 @@ def _student(value: float, per_problem: Floats, confidence: float) -> tuple[floa
     number = len(per_problem)
     if number < 2 or np.ptp(per_problem) <= 1e-12 * max(1.0, abs(value)):
         return None
-    half = _t_of(number, confidence) * float(per_problem.std(ddof=1)) / math.sqrt(number)
-    return value - half, value + half
+    return student(value, float(per_problem.std(ddof=1)) / math.sqrt(number), number - 1, confidence)
 
 
 def _unbounded(
@@ -236,5 +244,14 @@ def _unbounded(
     return value / factor, value * factor
 
 
-def _t_of(problems: int, confidence: float) -> float:
-    return t_quantile(1 - (1 - confidence) / 2, max(1, problems - 1))
+def student(value: float, error: float, degrees: float, confidence: float) -> tuple[float, float]:
+    """Student's interval.
+
+    Args:
+        value: The figure.
+        error: Its standard error.
+        degrees: Degrees of freedom of that.
+        confidence: In (0, 1).
+    """
+    half = t_quantile(1 - (1 - confidence) / 2, max(1.0, degrees)) * error
+    return value - half, value + half
