@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,21 +25,21 @@ def play(
     r"""Play the environment yourself, or watch a policy play it.
 
     Type an answer as a model would, e.g. `\boxed{4}`; a bare `4` is put into a box for you. An empty line is an empty
-    answer; Ctrl-D or Ctrl-C leaves.
+    answer; `:ids` shows the token ids so far, `:help` the other commands; Ctrl-D or Ctrl-C leaves. Arrows bring back
+    what you typed before. The accepted answer is told at the end of an episode.
     """
     import gymnasium as gym
-    import numpy as np
 
+    from mathturn_gym._token_texts import TokenTexts
+    from mathturn_gym.cli._person import Person, play_episodes
     from mathturn_gym.decoding import load_policy
     from mathturn_gym.dialogue import Dialogue
-    from mathturn_gym.seeding import derive_seed
     from mathturn_gym.testing import ScriptedPolicy
 
     console = Console()
     watched = load_policy(watch or "random")
     dialogue = Dialogue(watched.tokenizer)
-    policy = watched if watch else ScriptedPolicy(lambda context: _ask(console), dialogue)
-    env = gym.make(
+    env: Any = gym.make(
         env_id,
         render_mode="human",
         problems=problems,
@@ -48,28 +48,9 @@ def play(
         feedback=feedback,
         max_completion_tokens=max_completion_tokens,
     )
-    solved = 0
+    person = Person(console, env.unwrapped, TokenTexts(dialogue.tokenizer))
+    policy: Any = watched if watch else ScriptedPolicy(person, dialogue)
     try:
-        for episode in range(episodes):
-            console.rule(f"episode {episode + 1} of {episodes}")
-            context, info = env.reset(seed=seed, options={"index": episode})
-            terminated = truncated = False
-            while not (terminated or truncated):
-                (completion,) = policy.complete(
-                    [np.asarray(context)],
-                    max_tokens=[info["completion_budget"]],
-                    seeds=[derive_seed(seed, episode, info["turn"])],
-                )
-                context, _, terminated, truncated, info = env.step(completion.ids)
-            solved += bool(info["verdict"] and info["verdict"].correct)
-    except (EOFError, KeyboardInterrupt):
-        console.print("\nbye")
+        play_episodes(env, policy, episodes, seed=seed, console=console)
     finally:
         env.close()
-    console.print(f"last answer right in {solved} of {episodes} episodes")
-
-
-def _ask(console: Console) -> str:
-    """One answer from the keyboard; what has no box of its own gets one."""
-    text = console.input("[bold]your answer:[/] ").strip()
-    return text if not text or "\\" in text or "####" in text or "answer" in text.lower() else f"\\boxed{{{text}}}"
