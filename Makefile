@@ -72,7 +72,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,dev]'
+	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,serve,dev]'
 	touch $@ $(VENV)/.demo
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.

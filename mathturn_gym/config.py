@@ -254,7 +254,7 @@ def env_parameters(env_id: str) -> Mapping[str, Any]:
     from gymnasium.envs.registration import load_env_creator
 
     from mathturn_gym.env import MathMultiTurnEnv
-    from mathturn_gym.registration import ENV_DEFAULTS
+    from mathturn_gym.registration import ENV_DEFAULTS, make_env
 
     try:
         spec = gym.spec(env_id)
@@ -264,6 +264,8 @@ def env_parameters(env_id: str) -> Mapping[str, Any]:
         raise_unknown_name("environment", env_id, ENV_DEFAULTS)
     entry: Any = spec.entry_point
     kind = load_env_creator(entry) if isinstance(entry, str) else entry
+    if kind is make_env:  # the ids of this package, which may also play on a server
+        kind = MathMultiTurnEnv
     if not (isinstance(kind, type) and issubclass(kind, MathMultiTurnEnv)):
         raise InvalidValueError(f"environment {env_id!r} must make a MathMultiTurnEnv, got {kind!r}")
     parameters = inspect.signature(kind).parameters

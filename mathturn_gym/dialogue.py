@@ -31,7 +31,15 @@ from mathturn_gym._transformers import pretrained_kwargs
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.types import Ids, Problem
 
-__all__ = ["CHATML_TEMPLATE", "Dialogue", "DialogueLike", "TurnDialogue", "load_tokenizer", "make_dialogue"]
+__all__ = [
+    "CHATML_TEMPLATE",
+    "Dialogue",
+    "DialogueLike",
+    "TurnDialogue",
+    "completion_ids",
+    "load_tokenizer",
+    "make_dialogue",
+]
 
 Tokenizer: TypeAlias = Any
 """A Hugging Face tokenizer (`transformers.PreTrainedTokenizerBase`), which has no useful static type."""
@@ -182,6 +190,28 @@ _DIALOGUE: Final = (
     " decode(ids),"
     " vocab_size, tokenizer, system_prompt and end_of_turn"
 )
+
+
+def completion_ids(dialogue: TurnDialogue, text: str, max_tokens: int | None = None) -> Ids:
+    r"""A completion for those who have only its text: its ids in the tokenizer's own spelling, and the end of turn.
+
+    Text that looks like a special token is encoded as plain text: it can neither end nor open a turn.
+
+    Args:
+        dialogue: Has the tokenizer and the end of turn.
+        text: What was said.
+        max_tokens: Cuts it off there, as a budget would; None leaves it whole.
+
+    Returns:
+        int64 (A,).
+
+    >>> dialogue = Dialogue("builtin")
+    >>> dialogue.decode(completion_ids(dialogue, "It is \\boxed{4}"))
+    'It is \\boxed{4}<|im_end|>'
+    """
+    with _LOCKS.encoding:
+        plain = dialogue.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return np.array([*plain, *dialogue.end_of_turn][:max_tokens], np.int64)
 
 
 class _IdCache:

@@ -15,6 +15,7 @@
     ├── RunError                 (RuntimeError)  a part of a running collection cannot go on
     │   ├── PolicyError                          its policy: NaN logits, no memory, a dead server
     │   ├── VerifierError                        the package's own verifier: its workers do not start
+    │   ├── ServerError                          the server of its environments: not there, refusing, of another version
     │   └── UserFunctionError                    a function of the user's raised: feedback, reward term, verifier
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
 
@@ -44,6 +45,7 @@ __all__ = [
     "ProblemFileError",
     "PromptTooLongError",
     "RunError",
+    "ServerError",
     "SharedPromptsError",
     "StorageError",
     "UserFunctionError",
@@ -115,6 +117,10 @@ class PolicyError(RunError):
 
 class VerifierError(RunError):
     """The package's own verifier cannot work, whatever the answer is."""
+
+
+class ServerError(RunError):
+    """The server of an environment cannot be reached, refuses, ended the session, or speaks another protocol version."""
 
 
 class UserFunctionError(RunError):

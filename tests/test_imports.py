@@ -33,7 +33,7 @@ LAYERS = (
     {"env"},
     {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "testing"},
+    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "integrations", "serve", "testing"},
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

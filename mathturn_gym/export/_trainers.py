@@ -31,13 +31,21 @@ __all__ = [
 ]
 
 
-def to_trl(episodes: Sequence[Episode], *, discount: float = 1.0, empty_id: int | None = None) -> dict[str, list[Any]]:
+def to_trl(
+    episodes: Sequence[Episode],
+    *,
+    discount: float = 1.0,
+    empty_id: int | None = None,
+    missing_logprobs: bool = False,
+) -> dict[str, Any]:
     """What a `rollout_func` of TRL's `GRPOTrainer` returns, one entry per episode, in order.
 
     Args:
         episodes: As many as the trainer gave prompts, in their order.
         discount: Of `episode_return`.
         empty_id: Stands, masked, for a completion without any id, which TRL cannot take; None makes it an error.
+        missing_logprobs: Log-probs may be missing. Each is None then, as TRL's own generation has it; `logprobs` itself is
+            None where no episode has any. False makes one that is missing an error.
 
     Returns:
         `prompt_ids`, `completion_ids` (completions and feedback interleaved, to the last completion's end),
@@ -49,12 +57,15 @@ def to_trl(episodes: Sequence[Episode], *, discount: float = 1.0, empty_id: int 
         InvalidValueError: a discount outside [0, 1], or a negative `empty_id`.
     """
     filler = None if empty_id is None else check_int("empty_id", empty_id, low=0)
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Any] = {
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "episode_return")
     }
+    known = False
     for episode in episodes:
-        stream = _Stream.of(episode, "TRL")
-        ids, logprobs, mask = stream.ids.tolist(), stream.logprobs.tolist(), stream.mask.astype(int).tolist()
+        stream = _Stream.of(episode, None if missing_logprobs else "TRL")
+        ids, mask = stream.ids.tolist(), stream.mask.astype(int).tolist()
+        known |= bool(np.any(stream.mask & ~np.isnan(stream.logprobs)))
+        logprobs = [None if value != value else value for value in stream.logprobs.tolist()]
         if not ids:
             if filler is None:
                 raise InvalidEpisodeError(
@@ -65,6 +76,8 @@ def to_trl(episodes: Sequence[Episode], *, discount: float = 1.0, empty_id: int 
         row = (episode.prompt_ids.tolist(), ids, logprobs, mask, _episode_return(episode, discount))
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
+    if missing_logprobs and not known:
+        columns["logprobs"] = None
     return columns
 
 
