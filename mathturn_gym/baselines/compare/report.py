@@ -18,8 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mathturn_gym._files import write_json
 from mathturn_gym.baselines._run_folder import read_object
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, write_json
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
 from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results
 from mathturn_gym.baselines.compare.runner import read_cells
