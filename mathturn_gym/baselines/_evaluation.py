@@ -38,7 +38,8 @@ def validation_env(config: RunConfig, policy: Policy | None = None) -> Any:
         policy: Its tokenizer is the environment's, where the config names none.
     """
     episodes = config.evaluation.episodes
-    return config.env.make("validation", min(episodes, _PLAYED_AT_ONCE), policy=policy) if episodes else None
+    at_once = min(episodes, _PLAYED_AT_ONCE)
+    return config.env.make("validation", at_once, policy=policy, gold_in_info=True) if episodes else None
 
 
 def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> dict[str, float]:

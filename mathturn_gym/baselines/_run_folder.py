@@ -2,6 +2,7 @@
 
     RUN/config.json       everything that decides the run (`RunConfig`)
     RUN/metrics.jsonl     one line per iteration, flushed
+    RUN/episodes_*.jsonl  some episodes of each evaluation, as text beside the token ids (`_kept_episodes`)
     RUN/tensorboard/      event files, where tensorboard is installed
     RUN/checkpoint/       the newest checkpoint (`_checkpoints`)
     RUN/checkpoint-N/     those before it, after N iterations, as many as `keep` says
@@ -18,18 +19,21 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym._files import locked, storage_errors, write_atomically
+from mathturn_gym._files import locked, storage_errors, write_atomically, write_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
+from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError
+from mathturn_gym.render import render_episode
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines._checkpoints import TrainerState
+    from mathturn_gym.types import Episode
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 __all__ = ["RunFolder", "flat", "read_config", "read_metrics", "read_object"]
@@ -100,7 +104,7 @@ class RunFolder:
                 raise InvalidValueError(
                     f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
                 )
-        write_atomically(self._config_file, json.dumps(self._config.to_json(), indent=2) + "\n")
+        write_json(self._config_file, self._config.to_json())
 
     def _empty(self) -> None:
         with storage_errors(self.path):
@@ -120,6 +124,7 @@ class RunFolder:
         file = self.path / "metrics.jsonl"
         kept = [line for line in self.metrics() if line["iteration"] <= iteration] if file.exists() else []
         write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept))
+        drop_episodes(self.path, iteration)
         if self._config.wandb_project is not None:
             self._wandb = _start_wandb(self._config, self.path)
         try:
@@ -141,6 +146,22 @@ class RunFolder:
                 for name, value in metrics.items():
                     self._events.add_scalar(name, value, int(metrics["iteration"]))
                 self._events.flush()
+
+    def keep_episodes(self, name: str, episodes: Sequence[Episode], iteration: int) -> None:
+        """Keeps episodes of an iteration, and shows the first of them in TensorBoard.
+
+        Args:
+            name: "validation" or "train".
+            episodes: Those to keep.
+            iteration: Iterations that were done when they were played.
+        """
+        with storage_errors(self.path):
+            append_episodes(self.path, name, episodes, iteration)
+        if self._events is not None and episodes:
+            # Four spaces make it code in Markdown, whatever it says.
+            lines = render_episode(episodes[0], color=False).splitlines()
+            with storage_errors(self.path / "tensorboard"):
+                self._events.add_text(f"episodes/{name}", "\n".join(f"    {line}" for line in lines), iteration)
 
     # ---- checkpoints
 
@@ -210,7 +231,7 @@ class RunFolder:
         """A run goes on as it began: another config is another run."""
         before, now = read_object(self._config_file), json.loads(json.dumps(self._config.to_json()))
         was, wanted = flat(before), flat(now)
-        free = {"save_every", "keep", "budget.cpu_seconds"}
+        free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept"}
         if self._config.optimization.schedule == "constant":  # a longer run is the same run, only longer
             free |= {"budget.episodes", "budget.tokens"}
         differ = sorted(

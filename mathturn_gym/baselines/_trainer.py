@@ -25,6 +25,7 @@ from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
+from mathturn_gym.baselines._kept_episodes import with_advantages
 from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder
@@ -74,6 +75,8 @@ class Trainer(Session):
         self.config, self.algorithm = config, config.algorithm
         self.iteration = self.tokens = 0
         self.cpu_s = 0.0
+        self._evaluated: Sequence[Episode] = ()
+        self._learned_from: Sequence[Episode] = ()
         self._policy = _trainable(config, policy)
         self.model = self._policy.model
         use_row_attention(self.model)
@@ -86,7 +89,8 @@ class Trainer(Session):
         source = config.env.problems("train")
         self._curriculum = source if isinstance(source, Curriculum) else None
         batch = config.optimization.batch_episodes
-        self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source)
+        # The gold answers are for the episodes that are kept: no policy sees an info.
+        self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source, gold_in_info=True)
         self._eval_env = validation_env(config, self._policy)
         if config.optimization.schedule != "constant" and config.budget.tokens is config.budget.episodes is None:
             _LOG.warning(
@@ -124,6 +128,7 @@ class Trainer(Session):
         every, patience = config.evaluation.every, config.evaluation.patience
         if self.iteration == 0:
             report({"iteration": 0, "episodes": 0, "tokens": 0, "cpu_s": 0.0, **self.evaluate()})
+            self._keep_episodes(folder)
         while not self.done and not interrupted():
             try:
                 metrics = self.step()
@@ -132,6 +137,8 @@ class Trainer(Session):
             evaluated = self.done or bool(every and self.iteration % every == 0)
             metrics.update(self.evaluate() if evaluated else {})
             report(metrics)
+            if evaluated:
+                self._keep_episodes(folder)
             stale = evaluated and bool(patience) and _is_stale(folder, patience, self._num_turns)
             if stale or self.done or interrupted() or self.iteration % config.save_every == 0:
                 folder.save(self._policy, self.checkpoint())
@@ -153,6 +160,7 @@ class Trainer(Session):
         for episode in episodes if self._curriculum is not None else ():
             self._curriculum.record_episode(episode)  # type: ignore[union-attr]
         batch = self.credit(episodes)
+        self._learned_from = with_advantages(episodes[: self.config.evaluation.kept], batch)
         share = self.config.budget.share_used(
             iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
         )
@@ -208,9 +216,15 @@ class Trainer(Session):
         seed = derive_seed(self.config.seed, "validation")
         with self.autocast():
             episodes = collect(self._eval_env, self._policy, self.config.evaluation.episodes, seed=seed)
+        self._evaluated = episodes[: self.config.evaluation.kept]
         accuracy = accuracy_by_turn(episodes, self._num_turns)
         figures = {f"validation/{name}": value for name, value in accuracy.items()}
         return {**figures, "time/evaluation_s": time.perf_counter() - began}
+
+    def _keep_episodes(self, folder: RunFolder) -> None:
+        """What was evaluated just now, and what was learned from before that."""
+        folder.keep_episodes("validation", self._evaluated, self.iteration)
+        folder.keep_episodes("train", self._learned_from, self.iteration)
 
     @property
     def done(self) -> bool:

@@ -236,6 +236,8 @@ class Evaluation:
         episodes: Episodes of such an evaluation, the same ones each time; 0 evaluates never.
         patience: Evaluations without a better accuracy within all turns after which the run stops early; 0 never does.
         test_episodes: Episodes played on the test problems once, at the end; 0 plays none.
+        kept: Episodes of each evaluation, and of the iteration before it, that the run's folder keeps with their texts,
+            for `mathturn view`.
 
     Raises:
         InvalidValueError: a number below 0, or a patience that counts evaluations which do not take place.
@@ -245,6 +247,7 @@ class Evaluation:
     episodes: int = 256
     patience: int = 0
     test_episodes: int = 0
+    kept: int = 16
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
