@@ -91,8 +91,8 @@ def test_data_sets_of_two_splits() -> None:
     assert isinstance(train, MathTurnDataset)
     assert isinstance(test, MathTurnDataset)
     assert (len(train), len(test), len(train.get_batch(1)), len(test.get_batch(0))) == (2, 1, 8, 5)
-    shown = {builder.problem.prompt for batch in range(2) for builder in train.get_batch(batch)}  # type: ignore[attr-defined]
+    shown = {builder.problem.prompt for batch in range(2) for builder in train.get_batch(batch)}
     assert len(shown) == 16
-    assert not shown & {builder.problem.prompt for builder in test.get_batch(0)}  # type: ignore[attr-defined]
+    assert not shown & {builder.problem.prompt for builder in test.get_batch(0)}
     with pytest.raises(InvalidValueError, match="batch_size is 8, of 5 problems"):
         asyncio.run(MathTurnDatasetBuilder(problems="lins", tokenizer="builtin", size=5, group_size=4, batch_size=8)())

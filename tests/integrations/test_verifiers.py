@@ -105,6 +105,6 @@ def test_mistakes_show_before_the_first_episode() -> None:
         ({"gym_id": "MathMultiTurn-v1"}, "unknown environment"),
     ):
         with pytest.raises(InvalidValueError, match=message):
-            load_environment(size=1, **config)  # type: ignore[arg-type]
+            load_environment(size=1, **config)
     with pytest.raises(InvalidValueError, match="has no end: say how many"):
         list(load_environment(problems="lins").taskset)
