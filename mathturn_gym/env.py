@@ -594,5 +594,12 @@ def _check_bool(name: str, value: object) -> bool:
 def _without_gold(verdict: Verdict) -> Verdict:
     """The verdict as `info` may show it: without the gold answer, and without a clock."""
     return Verdict(
-        verdict.status, verdict.reason, verdict.score, verdict.answer, verdict.span, gold=None, tier=verdict.tier
+        verdict.status,
+        verdict.reason,
+        verdict.score,
+        verdict.answer,
+        verdict.span,
+        gold=None,
+        tier=verdict.tier,
+        rule=verdict.rule,
     )

@@ -173,6 +173,8 @@ class Verdict:
         gold: The accepted answer it was compared with last, or None.
         tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"custom"`: a function of the
             user's; `"error"`: none, the user's verifier raised), or None.
+        rule: What found the answer in the response (`"box"`, `"tag"`, `"hash"`, `"phrase"`, `"whole"`, `"formula"`, `"line"`,
+            `"number"`; `"answer"` where the text was given as one), or None.
         seconds: Time it took; not part of equality, so that a verdict is reproducible.
     """
 
@@ -183,6 +185,7 @@ class Verdict:
     span: tuple[int, int] | None = None
     gold: str | None = None
     tier: str | None = None
+    rule: str | None = None
     seconds: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:

@@ -114,8 +114,8 @@ def _answers(value: object, field: str) -> tuple[str, ...]:
 
 
 def _boxed(solution: str, field: str) -> str:
-    found = extract(solution)
-    if found is None or found.how != "boxed":
+    found = extract(solution, "boxed")
+    if found is None:
         raise RowError(field, "has no \\boxed{} answer, and there is no field 'answer'")
     return found.text
 
@@ -164,8 +164,8 @@ def _areal(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str, tuple[str
 
 
 def _solution(solution: str, field: str) -> str:
-    found = extract(solution)
-    return found.text if found is not None and found.how == "boxed" else _answer(solution, field)
+    found = extract(solution, "boxed")
+    return found.text if found is not None else _answer(solution, field)
 
 
 def _verl(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], None, tuple[str, ...]]:

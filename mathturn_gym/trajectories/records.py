@@ -86,6 +86,7 @@ def verdict_to_record(verdict: Verdict) -> dict[str, Any]:
         "span": None if verdict.span is None else [int(end) for end in verdict.span],
         "gold": verdict.gold,
         "tier": verdict.tier,
+        "rule": verdict.rule,
         "seconds": float(verdict.seconds),
     }
 
@@ -205,6 +206,7 @@ def verdict_from_record(record: Mapping[str, Any], turn: int) -> Verdict:
             span=span,
             gold=_optional(record, "gold", str),
             tier=_optional(record, "tier", str),
+            rule=_optional(record, "rule", str),
             seconds=_typed(record, "seconds", float),
         )
     except (ValueError, TypeError, OverflowError) as error:

@@ -51,6 +51,7 @@ def table_schema() -> Any:
             ("span", pa.list_(pa.int64())),
             ("gold", pa.string()),
             ("tier", pa.string()),
+            ("rule", pa.string()),
             ("seconds", pa.float64()),
         ]
     )
@@ -127,7 +128,7 @@ def _check_storable(episode: Episode, record: dict[str, Any]) -> None:
             raise InvalidEpisodeError(f"{who}: {name} must fit in int64 to be stored in a table, got {record[name]}")
     texts = [record["problem_id"], record["group"] or "", record["prompt"], *episode.token_values]
     texts += [*record["feedbacks"], *record["responses"], *record["gold"]]
-    texts += [v[name] or "" for v in record["verdicts"] for name in ("reason", "answer", "gold", "tier")]
+    texts += [v[name] or "" for v in record["verdicts"] for name in ("reason", "answer", "gold", "tier", "rule")]
     for text in texts:
         try:
             text.encode()
