@@ -92,7 +92,7 @@ def _root(match: re.Match[str]) -> str:
 
 
 # A sign of currency before or behind a number is a unit.
-_MONEY = re.compile(r"([€£¥₹])\s*(\d[\d.,]*)|(\d[\d.,]*)\s*([€£¥₹])")
+_MONEY = re.compile(r"([€£¥₹])\s{0,3}(\d[\d.,]{0,40})|(\d[\d.,]{0,40})\s{0,3}([€£¥₹])")
 _CURRENCIES = {"€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
 
 
@@ -202,9 +202,9 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
 _BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*")
-_AFTER = re.compile(r"[\s.,;:\x01]+$")
+_AFTER = " \t\r\n\v\f\x85\xa0.,;:\x01"
 _UNIT = re.compile(
-    r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?"
+    r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s{1,9}[A-Za-z][A-Za-z/. ]{0,40})(?P<power>\s*\^\s*\{?\d\}?)?"
 )
 _NOT_UNITS = re.compile(
     r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z])\b"
@@ -224,7 +224,7 @@ def _plain_unit(text: str) -> str:
     return f"{match['value']}\\text{{{unit}}}{match['power'] or ''}"
 
 
-_REPEATING = re.compile(r"(\d*)\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
+_REPEATING = re.compile(r"(\d{0,60})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
 _MAX_BRACES = 8
 _BUILDER = re.compile(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL
@@ -295,12 +295,12 @@ def clean(text: str) -> str:
     if (sign := _BEFORE.match(text)) is not None:
         text = text[sign.end() :]
     if not text[-1:].isalnum():
-        text = _AFTER.sub("", text)
+        text = text.rstrip(_AFTER)
     text = text.strip()
     if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()
     if text.startswith("{") and text.endswith("}"):
-        text = _AFTER.sub("", _unbraced(text))
+        text = _unbraced(text).rstrip(_AFTER)
     elif text.startswith("[") and text.endswith("]") and not any(sign in text[1:-1] for sign in "[](),"):
         text = text[1:-1].strip()
     return _spaced(" ".join(text.split()))
@@ -340,7 +340,7 @@ def _spaced(text: str) -> str:
             and after.start()
             and not _DOUBT.search(after.group())
         ):
-            text = _AFTER.sub("", text[: after.start()])
+            text = text[: after.start()].rstrip(_AFTER)
     if "or" in text or "and" in text:
         text = _GLUED_WORD.sub(r" \1 ", text)
     unit = _GLUED_UNIT.search(text) if text[-1:].isalpha() or "^" in text else None

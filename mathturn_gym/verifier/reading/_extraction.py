@@ -67,11 +67,11 @@ _SENTENCE_CUE = re.compile(
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
-    r"[ \t*]*(?:not|no longer|correct|incorrect|wrong|right|reasonable|valid|clear|unclear|unknown|obtained|found|given|in)\b",
+    r"[ \t*]{0,9}(?:not|no longer|correct|incorrect|wrong|right|reasonable|valid|clear|unclear|unknown|obtained|found|given|in)\b",
     re.IGNORECASE,
 )
 _HEADING = re.compile(
-    rf"[ \t#>*_\-\d.]*(?:(?:the|our|my|so|thus|and|final|correct|step)[ \t]+)*(?:{_ANSWER})"
+    rf"[ \t#>*_\-\d.]{{0,20}}(?:(?:the|our|my|so|thus|and|final|correct|step)[ \t]{{1,9}}){{0,5}}(?:{_ANSWER})"
     rf"{_MARKUP}(?:\([^()\n]{{0,40}}\))?{_MARKUP}[:：.]?{_MARKUP}(?=\n|$|\$|\\\[|\\\()",
     re.IGNORECASE,
 )
@@ -80,7 +80,7 @@ _MATHS = re.compile(r"[\d\\=<>^+*/√π∞-]|\$|^\(?[A-Z]\)?$")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
 _STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
 _TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know))\b", re.IGNORECASE)
-_ITEM = re.compile(r"[ \t]*(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
+_ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
 

@@ -92,7 +92,7 @@ _COPULA = re.compile(
     r"equal to|given by|exactly|then|indeed|the number|the value)\b)*|[:：=→]|(?<!不)[是为為](?:[:：])?|等于|равн[оаы]|равен|=|は|は、|은|는"
 )
 _NEGATION = re.compile(r"\b(?:not|neither|nor|wrong|incorrect|instead)\b", re.IGNORECASE)
-_JOIN = re.compile(r"\s*(?:,|;|、|，|\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|和|或|及|与)\s*")
+_JOIN = re.compile(r"\s{0,9}(?:,|;|、|，|\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|和|或|及|与)\s{0,9}")
 _AFTER_UNIT = re.compile(r"\s*(?:[a-zA-Z]+\b|°\s?[CF]?|%|²|³)")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？\n]")
 

@@ -66,7 +66,7 @@ _SHORT_WORDS = frozenset(("yes", "no", "odd", "true", "all"))
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
-_CHOICE = re.compile(r"[{(\[]*\s*([A-Z])\s*[)}\].:]*")
+_CHOICE = re.compile(r"[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
 _LABELLED = re.compile(r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*\S.*", re.DOTALL)
 
 
