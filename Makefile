@@ -1,6 +1,12 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make test-llm    the tests that need that model
+# make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
+# make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
+# make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
+# make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -11,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean test-vllm
+.PHONY: demo test lint clean smollm test-inspect test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -25,11 +31,34 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+test-view: $(VENV)/.dev
+	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
+	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
+	$(BIN)/python -m pytest tests/view
+
+# What inspect_ai shares with .venv comes from .venv: its folder is asked last.
+test-inspect: $(VENV)/.dev .inspect/.ready
+	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
+	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py
+
+smollm: $(VENV)/.demo
+	$(PIP) gguf
+	$(BIN)/mathturn models get smollm2
+
+test-llm: $(VENV)/.dev smollm
+	$(BIN)/python -m pytest tests/llm
+
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
 
+test-typing: $(VENV)/.dev .venv-typing/.ready
+	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
+
+test-light: .venv-light/.ready
+	.venv-light/bin/python tests/light_install.py
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .inspect .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -43,7 +72,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,dev]'
+	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,serve,dev]'
 	touch $@ $(VENV)/.demo
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.
@@ -54,4 +83,20 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
 	  gymnasium hypothesis math-verify pytest rich typer
 	.venv-vllm/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+.inspect/.ready: $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .inspect inspect_ai==0.3.285
+	touch $@
+
+.venv-typing/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-typing
+	.venv-typing/bin/python -m pip install --quiet --constraint constraints.txt pyright
+	touch $@
+
+# The two commands of the README.
+.venv-light/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-light
+	.venv-light/bin/python -m pip install --quiet --no-deps .
+	.venv-light/bin/python -m pip install --quiet --constraint constraints.txt gymnasium numpy sympy math-verify
 	touch $@

@@ -22,26 +22,22 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.baselines.process import cpu_threads
-from mathturn_gym.baselines.trainer import make_vec
-from mathturn_gym.baselines.training import train
-from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.baselines import RunConfig, load_task, train
+from mathturn_gym.baselines._process import cpu_threads
+from mathturn_gym.decoding import load_policy
 from mathturn_gym.metrics import Report, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Policy
-from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 KINDS: Final = {"informative": "hint", "plain": "plain", "random": "hint-random", "flipped": "hint-flipped"}
 DEAF, BEST = 3 / 8, 5 / 8
 GROUP = 4
 
 
-def play(policy: Policy, config: TrainConfig, episodes: int, feedback: str) -> Report:
+def play(policy: Policy, config: RunConfig, episodes: int, feedback: str) -> Report:
     """A report over test problems, `GROUP` episodes on each; the same problems and seeds for every policy."""
-    settings = {**config.env_kwargs("train"), "problems": f"{config.problems}:test", "feedback": feedback}
-    env = make_vec(config.env_id, 128, **settings)
+    env: Any = config.env.make("test", 128, feedback=feedback)
     try:
         seed = derive_seed("feedback", config.seed)
         return summarize(collect(env, policy, episodes, seed=seed, group_size=GROUP), resamples=1000, by=())
@@ -64,23 +60,24 @@ def figures_of(report: Report, turns: int) -> dict[str, Any]:
 def one_seed(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one seed."""
     folder = options.out.parent
-    before = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
+    before = load_policy("builtin")
     row: dict[str, Any] = {"seed": seed}
     with cpu_threads(1):
-        changes = {"eval_every": 0, **({} if options.episodes is None else {"episodes": options.episodes})}
+        changes = {"seed": seed, "evaluation.every": 0, "evaluation.test_episodes": 0}
+        budget = None if options.episodes is None else {"episodes": options.episodes}
         for trained, feedback in KINDS.items():
-            config = preset(
-                "guess8", str(folder / f"feedback-{trained}-{seed}"), seed=seed, feedback=feedback, **changes
-            )
-            policy = train(config, resume=True).policy  # a run that was interrupted goes on, a finished one is loaded
+            config = load_task("guess8").config(settings={**changes, "env.feedback": feedback}, budget=budget)
+            # A run that was interrupted goes on, a finished one is loaded.
+            policy = train(config, run_dir=folder / f"feedback-{trained}-{seed}", resume=True).policy
             for played, other in KINDS.items():
                 row[f"{trained} / {played}"] = figures_of(play(policy, config, options.played, other), 3)
             print(f"seed {seed}: trained {trained}: " + _line(row, trained), flush=True)
         row["before / informative"] = figures_of(play(before, config, options.played, "hint"), 3)
-        config = preset("lins", str(folder / f"feedback-lins-{seed}"), seed=seed, **changes)
+        config = load_task("lins").config(settings=changes, budget=budget)
         row["lins before"] = figures_of(play(before, config, options.played, "plain"), 4)
         if options.lins:
-            row["lins after"] = figures_of(play(train(config, resume=True).policy, config, options.played, "plain"), 4)
+            after = train(config, run_dir=folder / f"feedback-lins-{seed}", resume=True).policy
+            row["lins after"] = figures_of(play(after, config, options.played, "plain"), 4)
     return row
 
 
@@ -155,7 +152,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=None, help="of each training; the presets' where not given")
+    parser.add_argument("--episodes", type=int, default=None, help="of each training; the tasks' where not given")
     parser.add_argument("--played", type=int, default=1024, help="test episodes per figure")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--first-seed", type=int, default=0)

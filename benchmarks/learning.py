@@ -25,11 +25,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.baselines.process import cpu_threads
-from mathturn_gym.baselines.trainer import make_vec
-from mathturn_gym.baselines.training import train
-from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.baselines import RunConfig, load_task, train
+from mathturn_gym.baselines._process import cpu_threads
+from mathturn_gym.decoding import load_policy
 from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
@@ -58,10 +56,9 @@ def random_hint(context: TurnContext) -> str:
     return f"{WRONG_TEXT} Hint: {(true, false)[coin]}"
 
 
-def play(policy: Policy, config: TrainConfig, problems: str, episodes: int, group: int = 1, **changes: Any) -> Any:
+def play(policy: Policy, config: RunConfig, episodes: int, group: int = 1, **changes: Any) -> Any:
     """A report over test problems; the same problems and samples for every policy of a seed."""
-    settings = {**config.env_kwargs("train"), "problems": problems, **changes}
-    env = make_vec(config.env_id, 128, **settings)
+    env: Any = config.env.make("test", 128, **changes)
     try:
         return summarize(
             collect(env, policy, episodes, seed=derive_seed("test", config.seed), group_size=group),
@@ -74,12 +71,12 @@ def play(policy: Policy, config: TrainConfig, problems: str, episodes: int, grou
 
 def lins(seed: int, episodes: int | None, played: int, run_dir: str, before: CausalLMPolicy) -> dict[str, float]:
     """Equations, before and after."""
-    config = preset("lins", run_dir, seed=seed, **_changes(episodes))
-    policy, seconds = _train(config)
+    config = _config("lins", seed, episodes)
+    policy, seconds = _train(config, run_dir)
     figures = {"lins seconds": seconds}
     for name, who in (("before", before), ("after", policy)):
-        report = play(who, config, "lins:test", played)
-        single = play(who, config, "lins:test", played, group=4, num_turns=1)
+        report = play(who, config, played)
+        single = play(who, config, played, group=4, num_turns=1)
         figures[f"lins {name} acc@1"] = _value(report, "acc@1")
         figures[f"lins {name} acc@4"] = _value(report, "acc@4")
         figures[f"lins {name} pass@4"] = _value(single, "pass@4")
@@ -88,9 +85,9 @@ def lins(seed: int, episodes: int | None, played: int, run_dir: str, before: Cau
 
 def guess8(seed: int, episodes: int | None, played: int, run_dir: str, before: CausalLMPolicy) -> dict[str, float]:
     """A hidden number, with feedback that informs, is silent, lies, or is random."""
-    told = preset("guess8", f"{run_dir}-hint", seed=seed, **_changes(episodes))
-    untold = preset("guess8", f"{run_dir}-plain", seed=seed, feedback="plain", **_changes(episodes))
-    (listener, seconds), (deaf, _) = _train(told), _train(untold)
+    told = _config("guess8", seed, episodes)
+    untold = _config("guess8", seed, episodes, {"env.feedback": "plain"})
+    (listener, seconds), (deaf, _) = _train(told, f"{run_dir}-hint"), _train(untold, f"{run_dir}-plain")
     feedbacks: Mapping[str, str | Callable[[TurnContext], str]] = {
         "hint": "hint",
         "hint-flipped": "hint-flipped",
@@ -98,11 +95,10 @@ def guess8(seed: int, episodes: int | None, played: int, run_dir: str, before: C
         "plain": "plain",
     }
     figures = {"guess8 seconds": seconds}
-    figures["guess8 before"] = _value(play(before, told, "guess8:test", played), "acc@3")
-    figures["guess8 plain-trained, plain"] = _value(play(deaf, untold, "guess8:test", played), "acc@3")
+    figures["guess8 before"] = _value(play(before, told, played), "acc@3")
+    figures["guess8 plain-trained, plain"] = _value(play(deaf, untold, played), "acc@3")
     for name, feedback in feedbacks.items():
-        report = play(listener, told, "guess8:test", played, feedback=feedback)
-        figures[f"guess8 hint-trained, {name}"] = _value(report, "acc@3")
+        figures[f"guess8 hint-trained, {name}"] = _value(play(listener, told, played, feedback=feedback), "acc@3")
     return figures
 
 
@@ -110,7 +106,7 @@ def main() -> int:
     """Runs, prints the table, writes the JSON; 1 where a required figure is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=None, help="of each training; the presets' where not given")
+    parser.add_argument("--episodes", type=int, default=None, help="of each training; the tasks' where not given")
     parser.add_argument("--played", type=int, default=1024, help="test episodes per figure")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
@@ -126,7 +122,7 @@ def main() -> int:
 
 def one_seed(seed: int, options: argparse.Namespace) -> dict[str, float]:
     """All figures of one seed."""
-    before = CausalLMPolicy.from_pretrained(BUILTIN_PATH)
+    before = load_policy("builtin")
     row: dict[str, float] = {}
     with cpu_threads(1):
         for name, task in (("lins", lins), ("guess8", guess8)):
@@ -137,14 +133,16 @@ def one_seed(seed: int, options: argparse.Namespace) -> dict[str, float]:
     return row
 
 
-def _changes(episodes: int | None) -> dict[str, Any]:
-    return {} if episodes is None else {"episodes": episodes, "eval_every": 0}
+def _config(task: str, seed: int, episodes: int | None, settings: Mapping[str, Any] | None = None) -> RunConfig:
+    quick = {} if episodes is None else {"evaluation.every": 0}
+    given = {"seed": seed, "evaluation.test_episodes": 0, **quick, **(settings or {})}
+    return load_task(task).config(settings=given, budget=None if episodes is None else {"episodes": episodes})
 
 
-def _train(config: TrainConfig) -> tuple[CausalLMPolicy, float]:
+def _train(config: RunConfig, run_dir: str) -> tuple[CausalLMPolicy, float]:
     """The trained policy and the CPU seconds that it took, evaluations included."""
     began = time.process_time()
-    return train(config, overwrite=True).policy, time.process_time() - began
+    return train(config, run_dir=run_dir, overwrite=True).policy, time.process_time() - began
 
 
 def _value(report: Any, name: str) -> float:

@@ -7,7 +7,7 @@
 3. Which discount moves success to the first turn?
 
 Each is asked on `lins`, where feedback says no more than "wrong", and on `guess8`, where it informs. All policies are
-trained by REINFORCE within the same budget of ids, and play the same test problems: dialogues over all turns, and as
+trained by clipped REINFORCE within the same budget of ids, and play the same test problems: dialogues over all turns, and as
 many answers to the first turn alone. Differences are paired by seed; intervals are Student's, 95 %, over the seeds.
 """
 
@@ -24,10 +24,8 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
-from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.baselines.process import cpu_threads
-from mathturn_gym.baselines.trainer import make_vec
-from mathturn_gym.baselines.training import train
+from mathturn_gym.baselines import RunConfig, load_task, train
+from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.metrics import pass_at_k, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
@@ -47,9 +45,9 @@ TRAINED: Final[Mapping[str, Mapping[str, Any]]] = {
 PLAYED: Final = 512
 
 
-def play(policy: Policy, config: TrainConfig, group: int = 1, **changes: Any) -> list[Episode]:
+def play(policy: Policy, config: RunConfig, group: int = 1, **changes: Any) -> list[Episode]:
     """Episodes on the test problems; the same problems and samples for every policy of a seed."""
-    env = make_vec(config.env_id, 128, **{**config.env_kwargs("test"), **changes})
+    env: Any = config.env.make("test", 128, **changes)
     try:
         return collect(env, policy, PLAYED * group, seed=derive_seed(config.seed, "test"), group_size=group)
     finally:
@@ -67,17 +65,18 @@ def passes(episodes: list[Episode], k: int) -> float:
 
 def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
     """Trains one policy and plays it both ways; what an earlier call has done with the same settings is read."""
-    run_dir = str(out / f"{task}-{trained.replace(' ', '-')}-{seed}")
-    budget: dict[str, Any] = {"episodes": None, "budget_tokens": TOKENS[task], "eval_every": 0, "eval_episodes": 0}
-    config = preset(task, run_dir, seed=seed, **budget, **SETTINGS[task], **TRAINED[trained])
-    file = Path(run_dir) / "row.json"
+    run_dir = out / f"{task}-{trained.replace(' ', '-')}-{seed}"
+    unseen = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
+    changes = {"seed": seed, **unseen, **SETTINGS[task], **TRAINED[trained]}
+    config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": TOKENS[task]})
+    file = run_dir / "row.json"
     if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == config.to_json():
         found: dict[str, Any] = before["row"]
         return found
     with cpu_threads(1):
-        done = train(config, overwrite=True)
-        whole = preset(task, run_dir, seed=seed)
-        turns = whole.num_turns
+        done = train(config, run_dir=run_dir, overwrite=True)
+        whole = load_task(task).config(settings={"seed": seed})
+        turns = int(whole.env.value("num_turns"))
         dialogue = summarize(play(done.policy, whole), resamples=200, by=()).figures
         alone = play(done.policy, whole, group=turns, num_turns=1)
     reached = [dialogue[f"acc@{k}"].value for k in range(turns, 0, -1) if f"acc@{k}" in dialogue]

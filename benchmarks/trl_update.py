@@ -37,8 +37,8 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.baselines.grpo import GRPO
+from mathturn_gym.baselines import GRPO, RunConfig, load_task
+from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.types import Episode
 
 
@@ -98,9 +98,10 @@ def score(completions: list[Any], score: list[float], **_: Any) -> list[float]:
     return score
 
 
-def theirs(ours: GRPO, play: Callable[[], list[Episode]], clock: Clock, folder: str) -> GRPOTrainer:
+def theirs(ours: Trainer, play: Callable[[], list[Episode]], clock: Clock, folder: str) -> GRPOTrainer:
     """TRL's trainer with the settings of ours, on a copy of its model."""
-    config = ours.config
+    config, algorithm = ours.config.optimization, ours.algorithm
+    assert isinstance(algorithm, GRPO)
     rows = config.batch_episodes // config.minibatches
     args = GRPOConfig(
         output_dir=folder,
@@ -111,7 +112,7 @@ def theirs(ours: GRPO, play: Callable[[], list[Episode]], clock: Clock, folder: 
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
-        num_generations=config.group_size,
+        num_generations=algorithm.group_size,
         per_device_train_batch_size=rows,
         steps_per_generation=config.minibatches,
         num_iterations=config.epochs,
@@ -119,15 +120,15 @@ def theirs(ours: GRPO, play: Callable[[], list[Episode]], clock: Clock, folder: 
         max_completion_length=512,
         loss_type="grpo",
         scale_rewards="group",
-        epsilon=config.clip,
+        epsilon=algorithm.clip,
         beta=0.0,
-        entropy_coef=config.entropy_weight,
-        temperature=config.temperature,
+        entropy_coef=algorithm.entropy_weight,
+        temperature=ours.policy.sampling.temperature,
         learning_rate=config.learning_rate,
         lr_scheduler_type="constant",
         weight_decay=config.weight_decay,
-        adam_beta2=config.adam_beta2,
-        adam_epsilon=config.adam_eps,
+        adam_beta2=0.95,  # the defaults of `Optimization`
+        adam_epsilon=1e-5,
         max_grad_norm=config.max_grad_norm,
         seed=0,
     )
@@ -145,7 +146,7 @@ def theirs(ours: GRPO, play: Callable[[], list[Episode]], clock: Clock, folder: 
     return trainer
 
 
-def measure_theirs(ours: GRPO, play: Callable[[], list[Episode]], folder: str) -> dict[str, float]:
+def measure_theirs(ours: Trainer, play: Callable[[], list[Episode]], folder: str) -> dict[str, float]:
     """CPU seconds of TRL's steps on one batch, by part."""
     clock = Clock()
     trainer = theirs(ours, play, clock, folder)
@@ -155,7 +156,7 @@ def measure_theirs(ours: GRPO, play: Callable[[], list[Episode]], folder: str) -
     return {"update": update, "scoring": scoring, "rollout": rollout, "whole": clock.seconds["steps"]}
 
 
-def measure_ours(ours: GRPO, play: Callable[[], list[Episode]]) -> dict[str, float]:
+def measure_ours(ours: Trainer, play: Callable[[], list[Episode]]) -> dict[str, float]:
     """The same for ours; the weights are put back afterwards."""
     kept = {name: tensor.clone() for name, tensor in ours.model.state_dict().items()}
     start = time.process_time()
@@ -169,20 +170,16 @@ def measure_ours(ours: GRPO, play: Callable[[], list[Episode]]) -> dict[str, flo
     return {"update": end - scored, "scoring": scored - played, "rollout": played - start, "whole": end - start}
 
 
-def settings(folder: str, episodes: int) -> TrainConfig:
-    return preset(
-        "lins",
-        folder,
-        algorithm="grpo",
-        batch_episodes=episodes,
-        minibatches=max(1, episodes // 16),
-        epochs=2,
-        group_size=4,
-        num_turns=4,
-        eval_episodes=0,
-        answers_only=False,
-        threads=1,
-    )
+def settings(episodes: int) -> RunConfig:
+    changes = {
+        "batch_episodes": episodes,
+        "minibatches": max(1, episodes // 16),
+        "epochs": 2,
+        "group_size": 4,
+        "evaluation.episodes": 0,
+        "policy.device": "cpu",
+    }
+    return load_task("lins").config("grpo", changes)
 
 
 def main() -> None:
@@ -195,15 +192,15 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ours = GRPO(settings(folder, args.episodes))
-        episodes = ours._play()
+        ours = Trainer(settings(args.episodes))
+        episodes = ours.play()
         kept, fresh = {"ours": [], "trl": []}, {"ours": [], "trl": []}  # type: ignore[var-annotated]
         for repeat in range(args.repeats + 1):  # the first warms up
             rows = (
                 (kept["ours"], measure_ours(ours, lambda: episodes)),
                 (kept["trl"], measure_theirs(ours, lambda: episodes, folder)),
-                (fresh["ours"], measure_ours(ours, ours._play)),
-                (fresh["trl"], measure_theirs(ours, ours._play, folder)),
+                (fresh["ours"], measure_ours(ours, ours.play)),
+                (fresh["trl"], measure_theirs(ours, ours.play, folder)),
             )
             for rows_of, row in rows if repeat else ():
                 rows_of.append(row)
@@ -218,10 +215,10 @@ def summary(
     kept: dict[str, list[dict[str, float]]],
     fresh: dict[str, list[dict[str, float]]],
     episodes: Sequence[Episode],
-    ours: GRPO,
+    ours: Trainer,
 ) -> dict[str, Any]:
     """Medians, ids per second, ratios."""
-    config = ours.config
+    config = ours.config.optimization
     passes = config.epochs
     ids = passes * sum(len(episode.ids) for episode in episodes)
     trained = passes * sum(int(episode.loss_mask.sum()) for episode in episodes)

@@ -1,4 +1,4 @@
-"""The search behind `mathturn_gym.baselines.tasks.TUNED`: a small grid per algorithm, judged on validation problems.
+"""The search behind the settings in `mathturn_gym/tasks/*.toml`: a small grid per algorithm, judged on validation problems.
 
     python benchmarks/tune.py --tasks add1 lins guess8        # 216 runs, about 45 minutes on two idle cores
 
@@ -19,44 +19,51 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from mathturn_gym.baselines.config import ALGORITHM_NAMES, PRESETS, TrainConfig, preset
-from mathturn_gym.baselines.training import train
+from mathturn_gym.baselines import RunConfig, load_task, train
+from mathturn_gym.tasks import task_names
 
 RATES: Final = (0.5, 1.0)
 _GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
+_BATCHES: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "batch_episodes": (16, 32)}
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
-    "reinforce": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "reinforce": _BATCHES,
+    "clipped_reinforce": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
     "reinforce_pp": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
-    "rloo": _GROUPS,
+    "turn_reinforce_pp": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
+    "rloo": _BATCHES,
+    "turn_rloo": _GROUPS,
     "grpo": _GROUPS,
     "dr_grpo": _GROUPS,
+    "scaled_dr_grpo": _GROUPS,
     "gspo": {"rate": RATES, "clip": (0.02, 0.2)},
     "ppo": {"rate": RATES, "gae_lambda": (0.95, 1.0)},
     "turn_ppo": {"rate": RATES, "critic_learning_rate": (1e-3, 3e-3)},
-    "rft": {"rate": (0.25, *RATES, 2.0)},
+    "online_rft": {"rate": (0.25, *RATES, 2.0)},
     "single_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
     "multi_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
 }
 """Four cells for each: two learning rates ("rate" times the task's), and two values of what is most its own."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "single_turn": ("reinforce", {"num_turns": 1}),
-    "multi_turn": ("reinforce", {}),
+    "single_turn": ("clipped_reinforce", {"num_turns": 1}),
+    "multi_turn": ("clipped_reinforce", {}),
 }
 """What `benchmarks/questions.py` compares besides the algorithms themselves."""
 TOKENS: Final[Mapping[str, int]] = {"add1": 30_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
 
 
-def config_of(task: str, algorithm: str, changes: Mapping[str, Any], **others: Any) -> TrainConfig:
-    """A cell's config; without changes, the preset's."""
+def config_of(task: str, algorithm: str, changes: Mapping[str, Any], tokens: int = 1, **others: Any) -> RunConfig:
+    """A cell's run; without changes, the task's own settings."""
     own = dict(changes)
     if "rate" in own:
-        own["learning_rate"] = preset(task, "-").learning_rate * own.pop("rate")
+        rate = load_task(task).tables["optimization"]["learning_rate"]
+        own["optimization.learning_rate"] = rate * own.pop("rate")
     run, fixed = VARIANTS.get(algorithm, (algorithm, {}))
-    return preset(task, others.pop("run_dir", "-"), algorithm=run, **{**own, **fixed, **others})
+    measured = {"evaluation.every": 0, "evaluation.episodes": 512, "evaluation.test_episodes": 0}
+    return load_task(task).config(run, {**own, **fixed, **measured, **others}, budget={"tokens": tokens})
 
 
 def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
-    """The cells of an algorithm's grid, and the preset as it is where the grid does not hold it."""
+    """The cells of an algorithm's grid, and the task's own settings where the grid does not hold it."""
     grid = GRIDS[algorithm]
     cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return (
@@ -69,8 +76,7 @@ def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
 def trial(task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens: int, out: Path) -> dict[str, Any]:
     """One run; its last evaluation."""
     name = "-".join([task, algorithm, *(f"{key}={value}" for key, value in changes.items()), str(seed)])
-    budget = {"episodes": None, "budget_tokens": tokens, "eval_every": 0, "eval_episodes": 512}
-    done = train(config_of(task, algorithm, changes, run_dir=str(out / name), seed=seed, **budget), overwrite=True)
+    done = train(config_of(task, algorithm, changes, tokens, seed=seed), run_dir=out / name, overwrite=True)
     last = {name: value for name, value in done.history[-1].items() if name.startswith("validation/")}
     turns = [last[name] for name in sorted(last)] or [0.0]
     row = {"algorithm": algorithm, "changes": changes, "seed": seed, "status": done.status}
@@ -96,8 +102,10 @@ def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Runs the grids and prints each algorithm's ranking."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=sorted(PRESETS), default=["lins"])
-    parser.add_argument("--algorithms", nargs="+", choices=list(GRIDS), default=list(ALGORITHM_NAMES))
+    parser.add_argument("--tasks", nargs="+", choices=task_names(), default=["lins"])
+    parser.add_argument(
+        "--algorithms", nargs="+", choices=list(GRIDS), default=[name for name in GRIDS if name not in VARIANTS]
+    )
     parser.add_argument("--tokens", type=int, help="budget of a run (default: by task)")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)

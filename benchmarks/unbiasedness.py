@@ -127,6 +127,7 @@ def cases(size: int) -> list[Case]:
         Case("grpo without std", {"estimator": "grpo", "normalize_std": False}, (size - 1) / size),
         Case("grpo", {"estimator": "grpo"}, None),
         Case("reinforce_pp", {"estimator": "reinforce_pp"}, None),
+        Case("turn_reinforce_pp", {"estimator": "turn_reinforce_pp"}, None),
         Case("turn_mean", {"estimator": "turn_mean"}, None),
     ]
 

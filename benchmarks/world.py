@@ -20,22 +20,33 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.process import cpu_threads
+from mathturn_gym.baselines import (
+    Algorithm,
+    Budget,
+    ClippedREINFORCE,
+    EnvConfig,
+    Evaluation,
+    OnlineRFT,
+    Optimization,
+    PolicyConfig,
+    RunConfig,
+    train,
+)
+from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines.recipes import WORLD
-from mathturn_gym.baselines.trainer import make_vec
-from mathturn_gym.baselines.training import train
 from mathturn_gym.baselines.warmup import warmup
 from mathturn_gym.metrics import compare, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.types import Episode
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "reinforce": {"learning_rate": 1.5e-4},
-    "rft": {"learning_rate": 3e-4, "entropy_weight": 0.0},
+SETTINGS: Final[Mapping[str, tuple[Algorithm[Any], float]]] = {
+    "clipped_reinforce": (ClippedREINFORCE(discount=0.0, entropy_weight=0.005), 1.5e-4),
+    "online_rft": (OnlineRFT(), 3e-4),
 }
+"""Algorithms with their learning rates."""
 TURNS: Final = 2
+ENV: Final = EnvConfig(problems="+".join(WORLD.problems), num_turns=TURNS, max_completion_tokens=8)
 FAMILIES_NEEDED: Final = 4
 """So many families must be solved to 30-60 % at the first try after the warm start."""
 
@@ -44,7 +55,7 @@ def main() -> int:
     """Runs, prints the table, writes the JSON; 1 where what is required is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path, default=Path("runs/world"), help="the warm start's folder")
-    parser.add_argument("--algorithms", nargs="*", choices=tuple(SETTINGS), default=("reinforce",))
+    parser.add_argument("--algorithms", nargs="*", choices=tuple(SETTINGS), default=("clipped_reinforce",))
     parser.add_argument("--episodes", type=int, default=38_400, help="of each training")
     parser.add_argument("--played", type=int, default=512, help="test episodes per family")
     parser.add_argument("--seed", type=int, default=0)
@@ -59,30 +70,25 @@ def main() -> int:
         rows = [{"after": "warm start", **figures(before)}]
         show("warm start", rows[0])
         for algorithm in options.algorithms:
-            result = train(config_of(algorithm, options), resume=True)
+            folder = options.out.parent / f"world-{algorithm}-{options.seed}"
+            result = train(config_of(algorithm, options), run_dir=folder, resume=True)
             after = play(result.policy, options.played)
             rows.append({"after": algorithm, "cpu_s": result.cpu_s, **figures(after), **gains(before, after)})
             show(f"{algorithm}, {result.episodes} episodes, {result.cpu_s:.0f} CPU seconds", rows[-1])
     return report(rows, options)
 
 
-def config_of(algorithm: str, options: argparse.Namespace) -> TrainConfig:
+def config_of(algorithm: str, options: argparse.Namespace) -> RunConfig:
     """A training on the mixture of all families. One pass over each batch: a second one took accuracy away."""
-    return TrainConfig(
-        run_dir=str(options.out.parent / f"world-{algorithm}-{options.seed}"),
-        algorithm=algorithm,
-        problems="+".join(WORLD.problems),
-        model=str(options.policy),
-        num_turns=TURNS,
+    chosen, rate = SETTINGS[algorithm]
+    return RunConfig(
+        env=ENV,
+        policy=PolicyConfig(str(options.policy)),
+        algorithm=chosen,
+        budget=Budget(episodes=options.episodes),
+        optimization=Optimization(learning_rate=rate, schedule="linear", warmup=10, batch_episodes=128, minibatches=4),
+        evaluation=Evaluation(every=30, episodes=512),
         seed=options.seed,
-        episodes=options.episodes,
-        batch_episodes=128,
-        minibatches=4,
-        warmup_iterations=10,
-        final_learning_rate=0.0,
-        eval_every=30,
-        eval_episodes=512,
-        **SETTINGS[algorithm],
     )
 
 
@@ -90,14 +96,7 @@ def play(policy: CausalLMPolicy, episodes: int) -> dict[str, list[Episode]]:
     """Test episodes by family; the same problems for every policy."""
     played = {}
     for name in WORLD.problems:
-        env = make_vec(
-            "MathMultiTurnUntilCorrect-v0",
-            min(episodes, 128),
-            problems=f"{name}:test",
-            tokenizer=policy.tokenizer,
-            num_turns=TURNS,
-            max_completion_tokens=8,
-        )
+        env: Any = ENV.replace(problems=name).make("test", min(episodes, 128), policy=policy)
         played[name] = list(collect(env, policy, episodes, seed=0))
         env.close()
     return played

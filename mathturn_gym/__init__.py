@@ -11,9 +11,9 @@ and loads nothing heavy; `from mathturn_gym import X` loads what X needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from mathturn_gym._lazy import lazy_exports
 from mathturn_gym.registration import register_environments
 
 if TYPE_CHECKING:
@@ -84,16 +84,8 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'mathturn_gym' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
 
 
 register_environments()

@@ -58,10 +58,10 @@ def check_takes(role: str, function: Callable[..., Any], *arguments: str, keywor
     Raises:
         InvalidValueError: the signature does not take so many arguments.
 
-    >>> check_takes("feedback", lambda: "no", "context")
+    >>> check_takes("feedback", divmod, "context")
     Traceback (most recent call last):
     ...
-    mathturn_gym.errors.InvalidValueError: feedback is called as f(context), which __main__.<lambda> (...) does not take...
+    mathturn_gym.errors.InvalidValueError: feedback is called as f(context), which builtins.divmod does not take: missing a required argument: 'y'
     """
     try:
         signature = inspect.signature(function)

@@ -26,11 +26,20 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from mathturn_gym._calls import check_takes, name_of
+from mathturn_gym._named_models import NAMED_MODELS, folder_of
 from mathturn_gym._transformers import pretrained_kwargs
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.types import Ids, Problem
 
-__all__ = ["CHATML_TEMPLATE", "Dialogue", "DialogueLike", "TurnDialogue", "load_tokenizer", "make_dialogue"]
+__all__ = [
+    "CHATML_TEMPLATE",
+    "Dialogue",
+    "DialogueLike",
+    "TurnDialogue",
+    "completion_ids",
+    "load_tokenizer",
+    "make_dialogue",
+]
 
 Tokenizer: TypeAlias = Any
 """A Hugging Face tokenizer (`transformers.PreTrainedTokenizerBase`), which has no useful static type."""
@@ -75,15 +84,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
-    """The tokenizer behind a name: `"builtin"`, a folder, or a hub name; an object is returned as it is.
+    """The tokenizer behind a name: `"builtin"`, a named model, a folder, or a hub name; an object is returned as it is.
 
     Raises:
         InvalidValueError: nothing loads under that name.
+        CheckpointError: it is the name of a model that was not fetched yet.
     """
     if not isinstance(tokenizer, (str, Path)):
         return tokenizer
     if str(tokenizer) == "builtin":
         return _load_by_name(str(files("mathturn_gym") / "assets" / "tiny"))
+    if tokenizer in NAMED_MODELS:
+        return _load_by_name(str(folder_of(str(tokenizer))))
     return _load_by_name(str(tokenizer))
 
 
@@ -178,6 +190,28 @@ _DIALOGUE: Final = (
     " decode(ids),"
     " vocab_size, tokenizer, system_prompt and end_of_turn"
 )
+
+
+def completion_ids(dialogue: TurnDialogue, text: str, max_tokens: int | None = None) -> Ids:
+    r"""A completion for those who have only its text: its ids in the tokenizer's own spelling, and the end of turn.
+
+    Text that looks like a special token is encoded as plain text: it can neither end nor open a turn.
+
+    Args:
+        dialogue: Has the tokenizer and the end of turn.
+        text: What was said.
+        max_tokens: Cuts it off there, as a budget would; None leaves it whole.
+
+    Returns:
+        int64 (A,).
+
+    >>> dialogue = Dialogue("builtin")
+    >>> dialogue.decode(completion_ids(dialogue, "It is \\boxed{4}"))
+    'It is \\boxed{4}<|im_end|>'
+    """
+    with _LOCKS.encoding:
+        plain = dialogue.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return np.array([*plain, *dialogue.end_of_turn][:max_tokens], np.int64)
 
 
 class _IdCache:

@@ -8,10 +8,9 @@ One class behind three ids, which differ only in the defaults of their keywords.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -29,10 +28,9 @@ from mathturn_gym.errors import (
 )
 from mathturn_gym.feedback import Feedback, get_feedback
 from mathturn_gym.info import StepInfo
-from mathturn_gym.problems import ProblemsLike, load_problems
-from mathturn_gym.problems.base import FiniteSource
+from mathturn_gym.problems import FiniteSource, ProblemsLike, load_problems
 from mathturn_gym.render import render_dialogue
-from mathturn_gym.rewards import LARGEST_RETURN, RewardTerms, check_scale, get_terms, turn_reward
+from mathturn_gym.rewards import LARGEST_RETURN, RewardTerms, affine_reward, check_scale, get_terms
 from mathturn_gym.spaces import TokenIds
 from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord, Verdict
 from mathturn_gym.verification import VerifierLike, get_verifier
@@ -43,6 +41,7 @@ _OPTIONS: Final = ("problem_id", "index", "family", "level")
 _FEEDBACK_ROOM: Final = 256
 _PROMPT_ROOM: Final = 2048
 _PROBED: Final = 16
+_PLAIN: Final = (str, int, float, bool, type(None))  # need no copy
 _NO_IDS: Final = np.zeros(0, np.int64)
 
 
@@ -71,8 +70,7 @@ class EpisodeState:
     rng_state: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Beginning:
+class Beginning(NamedTuple):
     """What a `reset` will do: an episode that has been worked out and not begun.
 
     Args:
@@ -92,8 +90,7 @@ class Beginning:
     info: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transition:
+class Transition(NamedTuple):
     """What a `step` will do: a turn that has been worked out and not played.
 
     Args:
@@ -333,7 +330,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             terminated, stop = self._stop_reason is StopReason.TURNS, self._stop_reason
             info = self._info(self.problem, None, 0, stop, self._length, self._length, self._length)
             return Transition(self._observation(), 0.0, terminated, not terminated, info, None, stop)
-        context = dataclasses.replace(context, verdict=verdict)
+        context = context.with_verdict(verdict)
         solved = verdict.correct and self.stop_on_success
         text, feedback_ids, stop = "", _NO_IDS, None
         if solved or context.turn + 1 == self.num_turns:
@@ -364,13 +361,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._ended = transition.terminated or transition.truncated
         if self.render_mode == "human":
             self._print_new()
-        return (
-            transition.observation,
-            transition.reward,
-            transition.terminated,
-            transition.truncated,
-            transition.info,
-        )
+        return transition[:5]
 
     def plan_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Beginning:
         """The episode that `reset` would begin; see there.
@@ -498,7 +489,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
 
     def _reward(self, context: TurnContext) -> tuple[float, dict[str, float] | None]:
         """The turn's reward, and its terms where any were asked for; they add up to it."""
-        reward = turn_reward(context.judged.value, bias=self.reward_bias, scaling=self.reward_scaling)
+        # `turn_reward` without its checks: the environment checked bias and scaling, the verdict its score.
+        reward = affine_reward(context.judged.value, self.reward_bias, self.reward_scaling)
         if not self._terms:
             return reward, None
         terms = {"verdict": reward, **{name: term(context) for name, term in self._terms.items()}}
@@ -559,7 +551,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         info = StepInfo(
             problem_id=problem.id,
             prompt=problem.prompt,
-            metadata=copy.deepcopy(dict(problem.metadata)),
+            metadata={k: v if type(v) in _PLAIN else copy.deepcopy(v) for k, v in problem.metadata.items()},
             turn=turns,
             turns_left=0 if stop is not None else self.num_turns - turns,
             verdict=None if last is None else _without_gold(last.verdict),

@@ -3,16 +3,19 @@
     MathTurnError
     ├── InvalidValueError        (ValueError)    an argument outside what is allowed
     │   ├── InvalidActionError                   an action outside the action space
-    │   └── PromptTooLongError                   a prompt that no context budget here can hold
+    │   ├── PromptTooLongError                   a prompt that no context budget here can hold
+    │   └── SharedPromptsError                   training and evaluation would share prompts
     ├── EpisodeStateError        (RuntimeError)  step before reset, or after the end
     ├── ChatTemplateError        (ValueError)    a tokenizer whose chat template cannot be used
     ├── ProblemFileError         (ValueError)    a problem file that cannot be read, or a bad row in it
     ├── InvalidEpisodeError      (ValueError)    an episode that breaks the laws of `Episode`
     ├── CheckpointError          (ValueError)    a checkpoint or run folder that does not load
     ├── LockedError              (RuntimeError)  a file or folder that another process is using
+    ├── StorageError             (OSError)       a file that cannot be written: a full disk, a read-only folder
     ├── RunError                 (RuntimeError)  a part of a running collection cannot go on
     │   ├── PolicyError                          its policy: NaN logits, no memory, a dead server
     │   ├── VerifierError                        the package's own verifier: its workers do not start
+    │   ├── ServerError                          the server of its environments: not there, refusing, of another version
     │   └── UserFunctionError                    a function of the user's raised: feedback, reward term, verifier
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
 
@@ -42,6 +45,9 @@ __all__ = [
     "ProblemFileError",
     "PromptTooLongError",
     "RunError",
+    "ServerError",
+    "SharedPromptsError",
+    "StorageError",
     "UserFunctionError",
     "VerifierError",
 ]
@@ -61,6 +67,10 @@ class InvalidActionError(InvalidValueError):
 
 class PromptTooLongError(InvalidValueError):
     """A prompt has more ids than the context budget can hold."""
+
+
+class SharedPromptsError(InvalidValueError):
+    """Problems that are trained on are evaluated on as well, and nobody asked for that by name."""
 
 
 class EpisodeStateError(MathTurnError, RuntimeError):
@@ -87,6 +97,10 @@ class LockedError(MathTurnError, RuntimeError):
     """A file or folder is in use by another process, or by another part of this one."""
 
 
+class StorageError(MathTurnError, OSError):
+    """A file cannot be written: the disk is full, the folder is read-only. What was there before is kept."""
+
+
 class RunError(MathTurnError, RuntimeError):
     """A part of a running collection cannot go on.
 
@@ -103,6 +117,10 @@ class PolicyError(RunError):
 
 class VerifierError(RunError):
     """The package's own verifier cannot work, whatever the answer is."""
+
+
+class ServerError(RunError):
+    """The server of an environment cannot be reached, refuses, ended the session, or speaks another protocol version."""
 
 
 class UserFunctionError(RunError):

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Final
 
 from gymnasium.envs.registration import register
 
-__all__ = ["ENV_DEFAULTS", "register_environments"]
+__all__ = ["ENV_DEFAULTS", "make_env", "make_vector_env", "register_environments"]
 
 ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "MathMultiTurn-v0": {},
+    "MathMultiTurn-v0": {"stop_on_success": False},
     "MathMultiTurnUntilCorrect-v0": {"stop_on_success": True},
     "MathSingleTurn-v0": {"num_turns": 1},
 }
 """Environment ids, and the keyword defaults in which they differ."""
+
+
+def make_env(server: str | None = None, **keywords: Any) -> Any:
+    """What `gym.make` calls: the environment in this process, or the one of a server.
+
+    Args:
+        server: URL of a server that `mathturn serve` started, or None.
+        **keywords: Of `MathMultiTurnEnv`, or of `mathturn_gym.serve.RemoteEnv`.
+    """
+    if server is None:
+        return import_module("mathturn_gym.env").MathMultiTurnEnv(**keywords)
+    return import_module("mathturn_gym.serve.client").RemoteEnv(server, **keywords)
+
+
+def make_vector_env(num_envs: int = 1, server: str | None = None, **keywords: Any) -> Any:
+    """What `gym.make_vec` calls; see `make_env`."""
+    if server is None:
+        return import_module("mathturn_gym.vector").MathMultiTurnVectorEnv(num_envs, **keywords)
+    return import_module("mathturn_gym.serve.client").RemoteVectorEnv(num_envs, server=server, **keywords)
 
 
 def register_environments() -> None:
@@ -21,7 +41,7 @@ def register_environments() -> None:
     for env_id, defaults in ENV_DEFAULTS.items():
         register(
             env_id,
-            entry_point="mathturn_gym.env:MathMultiTurnEnv",
-            vector_entry_point="mathturn_gym.vector:MathMultiTurnVectorEnv",
+            entry_point="mathturn_gym.registration:make_env",
+            vector_entry_point="mathturn_gym.registration:make_vector_env",
             kwargs=dict(defaults),
         )

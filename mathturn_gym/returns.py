@@ -23,17 +23,29 @@ import numpy.typing as npt
 from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name
 from mathturn_gym.types import Episode
 
-__all__ = ["BIASED", "ESTIMATORS", "BiasedEstimatorWarning", "Estimator", "advantages", "group_index", "returns_to_go"]
+__all__ = [
+    "BIASED",
+    "ESTIMATORS",
+    "BiasedEstimatorWarning",
+    "Estimator",
+    "advantages",
+    "group_index",
+    "returns_to_go",
+    "scale_advantages",
+]
 
 logger = logging.getLogger(__name__)
 
-Estimator: TypeAlias = Literal["turn_rloo", "rloo", "reinforce", "gae", "grpo", "dr_grpo", "reinforce_pp", "turn_mean"]
+Estimator: TypeAlias = Literal[
+    "turn_rloo", "rloo", "reinforce", "gae", "grpo", "dr_grpo", "reinforce_pp", "turn_reinforce_pp", "turn_mean"
+]
 ESTIMATORS: Final[tuple[str, ...]] = get_args(Estimator)
 
 BIASED: Final[dict[str, str]] = {
     "grpo": "its mean includes the episode itself and, with normalize_std, it is divided by a sampled deviation",
     "dr_grpo": "its mean includes the episode itself: the gradient is scaled by (G - 1) / G in a group of G",
     "reinforce_pp": "it is centered and scaled by figures of the same batch",
+    "turn_reinforce_pp": "it is centered and scaled by figures of the same batch",
     "turn_mean": "turns are centered per index, so whatever decides how many turns there are gets no credit",
 }
 """Estimators whose expected gradient is not the gradient of J, and why."""
@@ -58,7 +70,7 @@ def returns_to_go(rewards_K: npt.ArrayLike, discount: float) -> npt.NDArray[np.f
         float32 (K,), computed in float64; entry k includes turn k's own reward.
 
     Raises:
-        InvalidValueError: rewards that are not a finite 1-D array, or a discount outside [0, 1].
+        InvalidValueError: rewards that are not a finite 1-D array, or whose sums leave float32; a discount outside [0, 1].
 
     >>> returns_to_go([0.0, 1.0], discount=0.5).tolist()
     [0.5, 1.0]
@@ -67,7 +79,11 @@ def returns_to_go(rewards_K: npt.ArrayLike, discount: float) -> npt.NDArray[np.f
     if rewards.ndim != 1 or not np.all(np.isfinite(rewards)):
         raise InvalidValueError(f"rewards_K must be a 1-D array of finite numbers, got {rewards.tolist()!r}")
     gamma = check_float("discount", discount, low=0.0, high=1.0)
-    result: npt.NDArray[np.float32] = discounted_sums(rewards[None, :], gamma)[0].astype(np.float32)
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        sums = discounted_sums(rewards[None, :], gamma)[0]
+    if np.any(np.abs(sums) > np.finfo(np.float32).max):
+        raise InvalidValueError(f"returns must fit into float32, got {sums.tolist()!r}: scale the rewards down")
+    result: npt.NDArray[np.float32] = sums.astype(np.float32)
     return result
 
 
@@ -100,8 +116,9 @@ def advantages(
     * `"dr_grpo"`: G_i[0] - mean of G_m[0]. **Biased** by the factor (G - 1) / G alone. Its other half, no division
       by a response's length, is `policy_loss(normalization="token", denominator=...)`. (Liu et al. 2025,
       arXiv:2503.20783.)
-    * `"reinforce_pp"`: G_i[k] centered and scaled by mean and std over all turns of all `episodes`. **Biased.** (Hu
-      et al. 2025, arXiv:2501.03262; there over tokens, here every turn counts once.)
+    * `"reinforce_pp"`: G_i[k] centered and scaled by mean and std over all sampled tokens of all `episodes`, each with
+      its turn's return. **Biased**, the less the larger the batch. (Hu et al. 2025, arXiv:2501.03262.)
+    * `"turn_reinforce_pp"`: the same with every turn counting once, however many tokens it has. **Biased.**
     * `"turn_mean"`: sum over l of g**l * (r_i[k+l] - mean of r_m[k+l] over the members that reached that turn).
       **Biased**, even to a gradient of zero where turns are alike and only their number depends on the policy.
       (The naive turn-level GRPO; kept for comparison.)
@@ -156,6 +173,47 @@ def advantages(
     return [spoken[e, : episode.num_turns] for e, episode in enumerate(episodes)]
 
 
+def scale_advantages(
+    per_turn: Sequence[npt.NDArray[Any]],
+    *,
+    center: bool = True,
+    by: Literal["std", "rms"] = "std",
+    weights: Sequence[npt.ArrayLike] | None = None,
+    epsilon: float = 1e-6,
+) -> list[npt.NDArray[np.float32]]:
+    """Advantages on a common scale: all of them divided by one number.
+
+    Args:
+        per_turn: Arrays (K,), one per episode; or one array of all tokens' advantages.
+        center: Subtract their mean first. Without it signs and proportions stay, and so does an unbiased gradient's
+            direction, but for the divisor's dependence on the same batch.
+        by: Divide by their standard deviation, or by their root mean square (which a common offset does not change
+            into a small number).
+        weights: For each entry what it counts for, in the shapes of `per_turn` (tokens of a turn, say); None: all alike.
+        epsilon: Added to the divisor.
+
+    Returns:
+        float32, in the shapes of `per_turn`.
+
+    >>> [a.tolist() for a in scale_advantages([np.array([3.0]), np.array([1.0, 2.0, 2.0])], epsilon=0.0)]
+    [[1.4142135381698608], [-1.4142135381698608, 0.0, 0.0]]
+    >>> three, four = scale_advantages([np.array([3.0]), np.array([-4.0, 0.0])], center=False, by="rms")
+    >>> print(three.round(3), four.round(3))
+    [1.039] [-1.386  0.   ]
+    """
+    flat = np.concatenate(per_turn)
+    share = None if weights is None else np.concatenate([np.asarray(one, np.float64) for one in weights])
+    if share is not None:
+        mean = np.average(flat, weights=share)
+        spread = float(np.sqrt(np.average((flat - (mean if by == "std" else 0.0)) ** 2, weights=share)))
+    else:
+        mean = flat.mean()
+        # The deviation keeps the arrays' precision; the root mean square is taken in double precision.
+        spread = flat.std() if by == "std" else float(np.sqrt(np.mean(flat.astype(np.float64) ** 2)))
+    shift = mean if center else 0.0
+    return [((one - shift) / (spread + epsilon)).astype(np.float32) for one in per_turn]
+
+
 def group_index(episodes: Sequence[Episode]) -> npt.NDArray[np.int64]:
     """The number of each episode's group, in order of first appearance; `group=None` is a group of its own.
 
@@ -197,7 +255,7 @@ class _Table:
     rewards: _Matrix
     returns: _Matrix
     reached: npt.NDArray[np.bool_]
-    spoken: npt.NDArray[np.bool_]  # reached, and the completion has an id
+    tokens: _Matrix  # of each turn's completion
     groups: npt.NDArray[np.int64]
     discount: float
     episodes: Sequence[Episode]
@@ -206,10 +264,16 @@ class _Table:
     def of(cls, episodes: Sequence[Episode], discount: float) -> _Table:
         rewards, reached = _rectangle(episodes)
         spans = np.concatenate([episode.turn_spans for episode in episodes])
-        spoken = np.zeros(reached.shape, np.bool_)
-        spoken[reached] = spans[:, 1] > spans[:, 0]
+        tokens = np.zeros(reached.shape)
+        tokens[reached] = spans[:, 1] - spans[:, 0]
         returns = discounted_sums(rewards, discount)
-        return cls(rewards, returns, reached, spoken, group_index(episodes), discount, episodes)
+        return cls(rewards, returns, reached, tokens, group_index(episodes), discount, episodes)
+
+    @property
+    def spoken(self) -> npt.NDArray[np.bool_]:
+        """Where a turn was reached and its completion is not empty."""
+        spoken: npt.NDArray[np.bool_] = self.tokens > 0
+        return spoken
 
     def group_sum(self, matrix: _Matrix) -> _Matrix:
         """Each row replaced by the sum over its group's rows."""
@@ -273,11 +337,16 @@ def _dr_grpo(table: _Table) -> _Matrix:
     return _grpo(table, normalize_std=False)
 
 
+def _turn_reinforce_pp(table: _Table, *, by_tokens: bool = False) -> _Matrix:
+    result = np.zeros_like(table.returns)
+    if table.spoken.any():
+        tokens = [table.tokens[table.spoken]] if by_tokens else None
+        result[table.spoken] = scale_advantages([table.returns[table.spoken]], weights=tokens, epsilon=1e-8)[0]
+    return result
+
+
 def _reinforce_pp(table: _Table) -> _Matrix:
-    chosen = table.returns[table.spoken]
-    if chosen.size == 0:
-        return np.zeros_like(table.returns)
-    return (table.returns - chosen.mean()) / (chosen.std() + 1e-8)  # type: ignore[no-any-return]
+    return _turn_reinforce_pp(table, by_tokens=True)
 
 
 def _turn_mean(table: _Table) -> _Matrix:
@@ -294,6 +363,7 @@ _TABLE_ESTIMATORS: Final[dict[str, Callable[..., _Matrix]]] = {
     "grpo": _grpo,
     "dr_grpo": _dr_grpo,
     "reinforce_pp": _reinforce_pp,
+    "turn_reinforce_pp": _turn_reinforce_pp,
     "turn_mean": _turn_mean,
 }
 

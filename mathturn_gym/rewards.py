@@ -16,7 +16,7 @@ from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_na
 from mathturn_gym.types import Status, TurnContext
 from mathturn_gym.verifier import answer_key
 
-__all__ = ["TERMS", "RewardTerms", "Term", "affine_reward", "check_scale", "get_terms", "turn_reward"]
+__all__ = ["TERMS", "RewardTerms", "Term", "affine_reward", "get_terms", "turn_reward"]
 
 LARGEST_RETURN: Final = float(np.finfo(np.float32).max)
 """Returns are float32: what an episode can be worth must stay below."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.utils.env_checker import check_env
 
 from mathturn_gym.dialogue import CHATML_TEMPLATE, Dialogue
-from mathturn_gym.errors import InvalidValueError, check_int
-from mathturn_gym.seeding import uniforms
+from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, check_int
+from mathturn_gym.info import StepInfo
+from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Completion, Ids, Policy
 
-__all__ = ["TEMPLATES", "RandomPolicy", "ScriptedPolicy", "check_policy", "make_tokenizer"]
+__all__ = ["TEMPLATES", "RandomPolicy", "ScriptedPolicy", "check_policy", "check_turn_env", "make_tokenizer"]
 
 Script: TypeAlias = "Sequence[str] | Callable[[str], str]"
 
@@ -176,6 +181,111 @@ def check_policy(policy: Policy, vocab_size: int, *, max_tokens: int = 8) -> Non
         )
     alone = policy.complete(contexts[:1], max_tokens=budgets[:1], seeds=[1])[0]
     assert np.array_equal(alone.ids, batch[0].ids), "row 0 samples other ids when it is alone in its batch"
+
+
+def check_turn_env(make: Callable[[], gym.Env[Any, Any]], *, episodes: int = 3, seed: int = 0) -> None:
+    """Holds an environment to the contract of `MathMultiTurnEnv`; use it for your own environment, or a served one.
+
+    Checks Gymnasium's own contract; that a seed decides the episode; the sequence law; that `info` has its keys, true
+    offsets and budgets, no accepted answer and no clock; that mistakes raise and change nothing; that observations are
+    copies; and that `get_state` forks.
+
+    Args:
+        make: Makes a new environment, equal to the ones before.
+        episodes: Episodes to play.
+        seed: Decides problems and actions.
+
+    Raises:
+        AssertionError: the contract is broken; the message says where.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checked = make().unwrapped
+        check_env(checked, skip_render_check=True)
+        checked.close()
+    env, twin = make().unwrapped, make().unwrapped
+    try:
+        _check_order(env)
+        for episode in range(episodes):
+            _check_episode(env, twin, seed, episode)
+        _check_problem_id(env, twin, seed)
+    finally:
+        env.close()
+        twin.close()
+
+
+def _check_order(env: gym.Env[Any, Any]) -> None:
+    """`step` before `reset`, and unknown options."""
+    _raises(EpisodeStateError, "step() before reset()", lambda: env.step(np.zeros(0, np.int64)))
+    _raises(InvalidValueError, "an unknown reset option", lambda: env.reset(options={"no such option": 1}))
+
+
+def _check_episode(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, index: int) -> None:
+    """One episode, played by two environments alike and by a fork of one of them."""
+    space: Any = env.action_space
+    rng = np.random.default_rng(derive_seed("check_turn_env", seed, index))
+    observation, info = env.reset(seed=seed, options={"index": index})
+    _same("reset", (observation, info), twin.reset(seed=seed, options={"index": index}))
+    _check_info(info, observation, np.zeros(0, np.int64), 0)
+    over = False
+    while not over:
+        for bad in (np.array([space.vocab_size]), np.zeros(space.max_length + 1, np.int64), np.zeros(2), [1, 2]):
+            _raises(InvalidActionError, f"the action {bad!r}", functools.partial(env.step, bad))
+        size = int(rng.integers(0, min(space.max_length, 12) + 1))
+        action = rng.integers(space.vocab_size, size=size)
+        state = twin.get_state()  # type: ignore[attr-defined]
+        result, before = env.step(action), observation.copy()
+        observation[:] = 0  # what a caller does with its copy changes nothing
+        _same(f"turn {info['turn']}", result, twin.step(action))
+        twin.set_state(state)  # type: ignore[attr-defined]
+        _same(f"turn {info['turn']} of a fork", result, twin.step(action))
+        observation, reward, terminated, truncated, info = result
+        assert type(reward) is float, f"the reward is a {type(reward).__name__}, not a float"
+        assert not (terminated and truncated), "an episode is terminated and truncated"
+        assert np.array_equal(observation[: len(before) + size], np.concatenate([before, action])), (
+            f"turn {info['turn']}: the observation is not the one before ++ the action ++ feedback"
+        )
+        _check_info(info, observation, before, size)
+        over = terminated or truncated
+        assert over == (info["stop_reason"] is not None), f"stop_reason is {info['stop_reason']!r}, over is {over}"
+    _raises(EpisodeStateError, "step() after the end", lambda: env.step(np.zeros(0, np.int64)))
+
+
+def _check_info(info: dict[str, Any], observation: Ids, before: Ids, action: int) -> None:
+    optional = {"gold", "reward_terms"}
+    assert set(info) | optional == set(StepInfo.__annotations__), f"info has the keys {sorted(info)}"
+    assert info["new_ids_start"] == len(before), f"new_ids_start is {info['new_ids_start']}, expected {len(before)}"
+    # The feedback begins after the action; a prompt that leaves no room plays no turn.
+    assert info["feedback_start"] in (len(before) + action, len(before)), f"feedback_start is {info['feedback_start']}"
+    assert info["context_left"] >= 0, "context_left is negative"
+    assert (info["completion_budget"] == 0) == (info["stop_reason"] is not None), (
+        "completion_budget is 0 at the end alone"
+    )
+    verdict = info["verdict"]
+    assert verdict is None or (verdict.gold is None and verdict.seconds == 0), "info tells the answer, or has a clock"
+
+
+def _check_problem_id(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int) -> None:
+    """A problem comes again by its id, and the stream goes on as if it had not."""
+    _, first = env.reset(seed=seed)
+    again, info = twin.reset(seed=seed, options={"problem_id": first["problem_id"]})
+    assert info["problem_id"] == first["problem_id"], "problem_id chose another problem"
+    assert np.array_equal(again, env.reset(seed=seed)[0]), "problem_id gave another prompt"
+    assert twin.reset()[1]["problem_id"] == first["problem_id"], "problem_id used up a number of the stream"
+    _raises(InvalidValueError, "an unknown problem_id", lambda: env.reset(options={"problem_id": "no such problem"}))
+
+
+def _raises(error: type[Exception], what: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError(f"{what} must raise {error.__name__}")
+
+
+def _same(where: str, left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
+    assert np.array_equal(left[0], right[0]), f"{where}: the observations differ"
+    assert left[1:] == right[1:], f"{where}: {left[1:]} against {right[1:]}"
 
 
 def _generation_prompt(dialogue: Dialogue) -> str:

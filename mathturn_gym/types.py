@@ -348,6 +348,21 @@ class TurnContext:
     earlier: tuple[TurnRecord, ...] = ()
     verdict: Verdict | None = None
 
+    def with_verdict(self, verdict: Verdict) -> TurnContext:
+        """The turn after it was judged."""
+        # Called for every turn: `dataclasses.replace` takes five times as long.
+        return TurnContext(
+            self.problem,
+            self.turn,
+            self.num_turns,
+            self.response,
+            self.context_ids,
+            self.ids,
+            self.max_tokens,
+            self.earlier,
+            verdict,
+        )
+
     @property
     def judged(self) -> Verdict:
         """The verdict, for what runs after the judging: feedback and reward terms.
@@ -533,7 +548,7 @@ class Policy(Protocol):
     there is none), "streaming" or "asyncio" (see `mathturn_gym.rollout`).
 
     `complete` gets B contexts of whatever lengths and gives B completions in the same order. `max_tokens[b]` is
-    the most ids that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
+    the most tokens that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
     whoever shares its batch (as far as floating point allows); None leaves sampling to the policy's own state.
     """
 

@@ -138,6 +138,10 @@ class TurnVerifier:
             UserFunctionError: it has never answered, and has raised several times.
             MathTurnError: what the package's own `Verifier` raises about its user.
         """
+        if type(self.verifier) is Verifier:  # it answers with verdicts, and whatever it raises is no response's fault
+            if len(contexts) == 1:
+                return [self.verifier.verify(contexts[0].response, contexts[0].problem.gold)]
+            return self.verifier.verify_batch([c.response for c in contexts], [c.problem.gold for c in contexts])
         answers = self._ask(contexts) if contexts else []
         self._count(answers, contexts)
         return [self._verdict(answer, context) for answer, context in zip(answers, contexts, strict=True)]

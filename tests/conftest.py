@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mathturn_gym._named_models import models_folder
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,3 +28,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no ../shared folder: real tokenizers and data are not part of the repository")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M-Instruct, where it has been fetched."""
+    folder = models_folder() / "smollm2"
+    if not (folder / "config.json").is_file():
+        pytest.skip("SmolLM2 is not here: `make smollm` fetches it, `make test-llm` runs the tests that need it")
+    return folder

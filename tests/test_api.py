@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from importlib import import_module
@@ -9,6 +10,7 @@ from importlib import import_module
 import pytest
 
 import mathturn_gym
+import mathturn_gym.baselines
 import mathturn_gym.decoding
 import mathturn_gym.wrappers
 
@@ -61,6 +63,10 @@ def test_the_test_of_light_imports_can_fail() -> None:
         ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
         ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
         ("import mathturn_gym", HEAVY),
+        (
+            "from mathturn_gym.baselines import GRPO, Budget, RunConfig, load_task; load_task('lins').config('ppo')",
+            HEAVY,
+        ),
         ("import mathturn_gym.verifier", HEAVY),
         ("from mathturn_gym import acollect, TurnContext; from mathturn_gym.rollout import EpisodePlan", HEAVY),
         ("from mathturn_gym.feedback import feedback_mode; from mathturn_gym.verification import get_verifier", HEAVY),
@@ -70,7 +76,9 @@ def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None
     assert modules_after(code) & set(light_of) == set()
 
 
-@pytest.mark.parametrize("package", [mathturn_gym, mathturn_gym.decoding, mathturn_gym.wrappers])
+@pytest.mark.parametrize(
+    "package", [mathturn_gym, mathturn_gym.baselines, mathturn_gym.decoding, mathturn_gym.wrappers]
+)
 def test_every_public_name_exists_and_is_listed(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
     for name in names:
@@ -82,6 +90,51 @@ def test_every_public_name_exists_and_is_listed(package: object) -> None:
     assert set(names) <= set(dir(package))
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         package.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+PUBLIC: dict[str, str] = {
+    "mathturn_gym": (
+        "Completion Dialogue Episode EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv MathTurnError PackedBatch Policy"
+        " Problem ProblemSource Status StepInfo StopReason TokenIds Turn TurnContext Verdict Verifier __version__ acollect"
+        " collect load_problems pack"
+    ),
+    "mathturn_gym.dialogue": "CHATML_TEMPLATE Dialogue DialogueLike TurnDialogue load_tokenizer make_dialogue",
+    "mathturn_gym.env": "Beginning EpisodeState MathMultiTurnEnv StepInfo Transition",
+    "mathturn_gym.errors": (
+        "ChatTemplateError CheckpointError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
+        " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
+        " SharedPromptsError StorageError"
+        " UserFunctionError VerifierError"
+    ),
+    "mathturn_gym.feedback": (
+        "FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint hint_flipped"
+        " plain"
+    ),
+    "mathturn_gym.info": "StepInfo info_of",
+    "mathturn_gym.registration": "ENV_DEFAULTS register_environments",
+    "mathturn_gym.rewards": "RewardTerms TERMS Term affine_reward get_terms turn_reward",
+    "mathturn_gym.rollout": (
+        "AsyncPolicy EpisodePlan EpisodeRecorder EpisodeRun Progress Scheduler StreamingPolicy acollect collect"
+    ),
+    "mathturn_gym.seeding": "derive_seed uniforms",
+    "mathturn_gym.spaces": "TokenIds",
+    "mathturn_gym.types": (
+        "Completion Episode Gold Ids NO_VERSION Number Policy Problem Status StopReason Turn TurnContext TurnRecord Verdict"
+    ),
+    "mathturn_gym.vector": "MathMultiTurnVectorEnv",
+    "mathturn_gym.verification": "BatchVerifier TurnVerifier VerifierLike get_verifier",
+}
+"""Every public name of the core: a name more, or one less, is a decision."""
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_surface_is_what_was_decided(module: str) -> None:
+    home = import_module(module)
+    assert sorted(home.__all__) == sorted(PUBLIC[module].split())
+    for name in home.__all__:
+        value = getattr(home, name)
+        if isinstance(value, type) or inspect.isfunction(value):
+            assert (value.__doc__ or "").strip(), f"{module}.{name} is not documented"
 
 
 def test_wrappers_by_their_folders_name_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The examples of the documents about problems, figures and feedback run as they stand."""
+"""The examples of the documents run as they stand."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["problems", "metrics", "feedback", "classic"])
-def test_examples_run(name: str) -> None:
+@pytest.mark.parametrize("name", ["environment", "problems", "metrics", "feedback", "classic", "baselines"])
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = [code for code in BLOCK.findall((DOCS / f"{name}.md").read_text(encoding="utf-8")) if "+SKIP" not in code]
     assert blocks
     for code in blocks:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pickle
 import warnings
 from typing import Any
@@ -21,8 +22,10 @@ from mathturn_gym.errors import (
     MathTurnError,
     ProblemFileError,
     PromptTooLongError,
+    UserFunctionError,
 )
-from mathturn_gym.types import Ids, Problem, Status, StopReason
+from mathturn_gym.problems import load_problems
+from mathturn_gym.types import Ids, Problem, Status, StopReason, TurnContext
 
 IDS = ("MathMultiTurn-v0", "MathMultiTurnUntilCorrect-v0", "MathSingleTurn-v0")
 ONE = Problem("p/1", "What is 40+2?", "42", metadata={"level": 1})
@@ -89,7 +92,7 @@ def test_same_seed_same_problem_and_the_next_reset_goes_on() -> None:
     env = gym.make("MathMultiTurn-v0")
     first = [env.reset(seed=7)[1]["problem_id"], *(env.reset()[1]["problem_id"] for _ in range(3))]
     again = [env.reset(seed=7)[1]["problem_id"], *(env.reset()[1]["problem_id"] for _ in range(3))]
-    assert first == again == [f"lins:train/7/{i}" for i in range(4)]
+    assert first == again == [load_problems("lins").get(7, i).id for i in range(4)]
     assert env.reset(seed=7, options={"index": 2})[1]["problem_id"] == first[2]
     assert env.reset(options={"problem_id": first[1]})[1]["problem_id"] == first[1]
 
@@ -322,6 +325,119 @@ def test_a_custom_feedback_sees_what_it_needs_and_must_give_text() -> None:
         InvalidValueError, match=r"feedback must return a text; .* returned None for problem 'p/1', turn 0"
     ):
         silent.step(answer(silent, "7"))
+
+
+# ---- a user's part that raises
+
+
+class Fragile:
+    """A verifier, feedback and reward term that raises or answers nonsense while `broken` says so."""
+
+    def __init__(self) -> None:
+        self.broken = ""
+
+    def verifier(self, response: str, gold: Any) -> Any:
+        return None if self.broken == "verifier" else False
+
+    def feedback(self, context: TurnContext) -> Any:
+        if self.broken == "feedback raises":
+            raise RuntimeError("no feedback")
+        return 3 if self.broken == "feedback" else "No."
+
+    def term(self, context: TurnContext) -> float:
+        if self.broken == "term raises":
+            raise RuntimeError("no reward")
+        return math.nan if self.broken == "term" else 0.5
+
+
+def everything(env: MathMultiTurnEnv) -> list[Any]:
+    """All that decides what an environment does next."""
+    state = env.get_state()
+    return [getattr(state, field.name) for field in dataclasses.fields(state) if field.name != "ids"] + [
+        state.ids.tolist()
+    ]
+
+
+@pytest.mark.parametrize("broken", ["verifier", "feedback", "feedback raises", "term", "term raises"])
+@pytest.mark.parametrize("played", [0, 2])
+def test_where_a_users_part_raises_the_episode_stands_as_before_the_step(broken: str, played: int) -> None:
+    parts = Fragile()
+    env = MathMultiTurnEnv(
+        "lins", num_turns=4, verifier=parts.verifier, feedback=parts.feedback, reward_terms={"mine": parts.term}
+    )
+    env.reset(seed=0)
+    for _ in range(played):
+        env.step(answer(env, "1"))
+    before, seen = everything(env), env.get_state()
+    parts.broken = broken
+    for _ in range(2):
+        with pytest.raises((InvalidValueError, UserFunctionError)):
+            env.step(answer(env, "2"))
+        assert everything(env) == before
+    parts.broken = ""
+    observation, *_, info = env.step(answer(env, "3"))
+    action = answer(env, "3")
+    assert np.array_equal(observation[: len(seen.ids) + len(action)], np.concatenate([seen.ids, action]))
+    assert info["turn"] == played + 1
+
+
+def test_a_reset_that_fails_leaves_the_episode_as_it_was() -> None:
+    env = MathMultiTurnEnv([ONE])
+    env.reset(seed=0)
+    env.step(answer(env, "1"))
+    before = everything(env)
+    with pytest.raises(InvalidValueError):
+        env.reset(options={"problem_id": "nowhere"})
+    assert everything(env) == before
+
+
+def test_a_turn_that_was_kept_does_not_change_with_the_next_episode() -> None:
+    kept: list[TurnContext] = []
+
+    def feedback(context: TurnContext) -> str:
+        kept.append(context)
+        return "No."
+
+    env = MathMultiTurnEnv("lins", feedback=feedback, num_turns=3)
+    observation, _ = env.reset(seed=0)
+    env.step(answer(env, "1"))
+    copies = [(one.context_ids.copy(), one.ids.copy()) for one in kept]
+    for _ in range(3):
+        env.reset()
+        env.step(answer(env, "22"))
+    for one, (context_ids, ids) in zip(kept, copies, strict=False):
+        assert np.array_equal(one.context_ids, context_ids)
+        assert np.array_equal(one.ids, ids)
+    assert np.array_equal(kept[0].context_ids, observation)
+    with pytest.raises(ValueError, match="read-only"):
+        kept[0].context_ids[0] = 5
+
+
+def test_a_turn_shows_what_came_before_it() -> None:
+    seen: list[TurnContext] = []
+
+    def verifier(context: TurnContext) -> bool:
+        seen.append(context)
+        assert context.verdict is None
+        with pytest.raises(EpisodeStateError, match="still being judged"):
+            context.judged  # noqa: B018
+        return False
+
+    env = MathMultiTurnEnv([ONE], verifier=verifier, num_turns=3, max_completion_tokens=30, max_context_tokens=80)
+    observation, info = env.reset(seed=0)
+    for turn, text in enumerate(("7", "8")):
+        action, budget = answer(env, text), info["completion_budget"]
+        context_ids = observation
+        observation, _, _, _, info = env.step(action)
+        one = seen[turn]
+        assert (one.turn, one.num_turns, one.max_tokens, one.problem) == (turn, 3, budget, ONE)
+        assert one.response == rf"\boxed{{{text}}}"
+        assert np.array_equal(one.context_ids, context_ids)
+        assert np.array_equal(one.ids, action)
+        assert len(one.earlier) == turn
+    (first,) = seen[1].earlier
+    assert np.array_equal(seen[1].context_ids[first.start : first.feedback_start], answer(env, "7"))
+    assert not first.verdict.correct
 
 
 # ---- forking

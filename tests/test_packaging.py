@@ -1,45 +1,83 @@
-"""The wheel that users get: everything in it, nothing of the repository beside it."""
+"""What users install: a wheel with everything in it, and an editable install that interpreter and type checkers follow."""
 
 from __future__ import annotations
 
+import ast
+import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+ALONE = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+"""The environment without what would show a checkout from elsewhere."""
+HERE_ALREADY = ["--no-deps", "--no-build-isolation"]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("setuptools", minversion="77", reason="building the wheel offline needs setuptools here")
-    out = tmp_path_factory.mktemp("wheel")
-    # A copy without build leftovers: setuptools would reuse them, and pack files that are gone.
-    source = out / "source"
+def copy_of_the_checkout(target: Path) -> Path:
+    """Without build leftovers: setuptools would reuse them, and pack files that are gone."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=False
     )
     if listed.returncode:
         pytest.skip("not a git checkout")
-    for name in listed.stdout.decode().split("\0"):
-        path = ROOT / name
-        if name and path.is_file() and not path.is_symlink() and not name.startswith("mathturn_gym/wrappers/"):
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    subprocess.run([*command, str(out), str(source)], check=True, cwd=out)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        path, copy = ROOT / name, target / name
+        if not (path.is_symlink() or path.is_file()):
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            copy.symlink_to(path.readlink())
+        else:
+            copy.write_bytes(path.read_bytes())
+    return target
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="77", reason="building offline needs setuptools here")
+    return copy_of_the_checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    subprocess.run([*PIP, "wheel", *HERE_ALREADY, "--wheel-dir", str(out), str(source)], check=True, cwd=out)
     return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def editable(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh virtual environment with `pip install -e .` in it, and this one's other packages."""
+    venv = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    if not python.exists():
+        pytest.skip("virtual environments look different here")
+    site = next(venv.glob("lib/python3*/site-packages"))
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([*PIP, "--python", str(python), "install", *HERE_ALREADY, "-e", str(source)], check=True, cwd=venv)
+    return python
+
+
+def modules_below(folder: Path) -> set[str]:
+    found = {f"mathturn_gym/{p.relative_to(folder / 'mathturn_gym')}" for p in (folder / "mathturn_gym").rglob("*.py")}
+    found = {name for name in found if not name.startswith("mathturn_gym/wrappers/")}
+    return found | {f"mathturn_gym/wrappers/{p.name}" for p in (folder / "wrappers").glob("*.py")}
 
 
 def test_contents(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    modules = {f"mathturn_gym/{p.relative_to(ROOT / 'mathturn_gym')}" for p in (ROOT / "mathturn_gym").rglob("*.py")}
-    modules = {name for name in modules if not name.startswith("mathturn_gym/wrappers/")}
-    wrappers = {f"mathturn_gym/wrappers/{p.name}" for p in (ROOT / "wrappers").glob("*.py")}
-    assert modules | wrappers <= set(names)
+    assert modules_below(ROOT) <= set(names)
     assert {"mathturn_gym/py.typed", "mathturn_gym/assets/tiny/model.safetensors"} <= set(names)
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"mathturn_gym"}
@@ -55,8 +93,109 @@ def test_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
         "assert mathturn_gym.__file__.startswith(sys.argv[1]), mathturn_gym.__file__\n"
         "from mathturn_gym.wrappers import ReturnsWrapper\n"
         "env = ReturnsWrapper(gym.make('MathSingleTurn-v0')); env.reset(seed=0)\n"
-        "assert env.step(np.array([70]))[-1]['episode'].num_turns == 1\n"
+        "assert env.step(np.array([70]))[-1]['trajectory'].num_turns == 1\n"
     )
     site = str(tmp_path / "site")
     script = f"import sys; sys.path.insert(0, {site!r})\n{code}"
     subprocess.run([sys.executable, "-c", script, site], check=True, cwd=tmp_path)
+
+
+def test_a_source_distribution_gives_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    """It holds files where the checkout has links."""
+    code = f"from setuptools.build_meta import build_sdist; print(build_sdist({str(tmp_path)!r}))"
+    copy = shutil.copytree(source, tmp_path / "copy", symlinks=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=copy, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        assert not any(member.issym() or member.islnk() for member in archive)
+        archive.extractall(tmp_path / "sdist", filter="data")
+    unpacked = next((tmp_path / "sdist").iterdir())
+    subprocess.run([*PIP, "wheel", *HERE_ALREADY, "--wheel-dir", str(tmp_path), str(unpacked)], check=True)
+    again = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
+    assert set(again.namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_readme_installs_what_make_test_light_tests() -> None:
+    readme, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile"))
+    (packages,) = re.findall(r"then\s+`pip install ([\w -]+)` \(`make test-light`", readme)
+    assert f"--constraint constraints.txt {packages}\n" in makefile
+    assert "pip install --no-deps mathturn-gym" in readme
+
+
+def test_an_editable_install_shows_the_package_and_nothing_else(editable: Path, source: Path, tmp_path: Path) -> None:
+    code = (
+        "import importlib.util as u, mathturn_gym, mathturn_gym.wrappers\n"
+        "print(mathturn_gym.__file__)\n"
+        "assert all(u.find_spec(name) is None for name in ('wrappers', 'tests', 'benchmarks', 'notebooks'))\n"
+    )
+    done = subprocess.run([editable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ALONE, check=True)
+    assert Path(done.stdout.strip()).resolve() == (source / "mathturn_gym" / "__init__.py").resolve()
+    (source / "mathturn_gym" / "added_later.py").write_text("there = True\n")  # nothing has to be installed again
+    subprocess.run([editable, "-c", "from mathturn_gym.added_later import there"], cwd=tmp_path, env=ALONE, check=True)
+
+
+# ---- type checkers
+
+
+def public_names(folder: Path) -> Iterator[tuple[str, str]]:
+    """Every name of every `__all__` of a public module."""
+    for path in sorted([*folder.glob("mathturn_gym/**/*.py"), *folder.glob("wrappers/*.py")]):
+        parts = list(path.relative_to(folder).with_suffix("").parts)
+        parts = ["mathturn_gym", *parts] if parts[0] == "wrappers" else parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if any(part.startswith("_") for part in parts):
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
+                yield from ((".".join(parts), name) for name in ast.literal_eval(node.value))
+
+
+@pytest.fixture(scope="module")
+def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Imports every public name, and one that is not there."""
+    file = tmp_path_factory.mktemp("user") / "user.py"
+    lines = [f"from {module} import {name} as name_{i}" for i, (module, name) in enumerate(public_names(ROOT))]
+    assert len(lines) > 300
+    file.write_text("\n".join([*lines, "from mathturn_gym import NotThere", "reveal_type(name_0)"]) + "\n")
+    return file
+
+
+FOLLOWED_NO_FURTHER = (
+    "click datasets gymnasium httpx2 huggingface_hub jinja2 matplotlib numpy pandas peft pyarrow rich safetensors"
+    " sb3_contrib scipy stable_baselines3 sympy tokenizers torch transformers typer"
+)
+"""Reading these takes a type checker most of a minute, and says nothing about our names."""
+
+
+def test_mypy_resolves_every_public_name(editable: Path, users_file: Path) -> None:
+    settings = users_file.with_name("mypy.ini")
+    skipped = ",".join(f"{name}.*" for name in FOLLOWED_NO_FURTHER.split())
+    settings.write_text(f"[mypy]\nfollow_imports = silent\n[mypy-{skipped}]\nfollow_imports = skip\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(settings), "--cache-dir", str(settings.parent / "c")]
+    done = subprocess.run(
+        [*command, "--python-executable", str(editable), users_file.name],
+        cwd=users_file.parent,
+        env=ALONE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert errors, done.stdout + done.stderr
+    assert [error for error in errors if "NotThere" not in error] == []
+
+
+def test_pyright_resolves_every_public_name(editable: Path, users_file: Path) -> None:
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("pyright is not on the path: `make test-typing` installs it and runs this")
+    done = subprocess.run(
+        [pyright, "--pythonpath", str(editable), users_file.name],
+        cwd=users_file.parent,
+        env=ALONE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if " error:" in line]
+    assert errors, done.stdout + done.stderr
+    assert [error for error in errors if "NotThere" not in error] == []

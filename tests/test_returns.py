@@ -66,6 +66,12 @@ def test_returns_to_go_is_the_float64_recursion_rounded_once(rewards: list[float
     assert found.tolist() == expected[::-1]
 
 
+@pytest.mark.parametrize("rewards", [[3e38, 3e38], [-1e300], [1e308, 1e308]])
+def test_returns_that_leave_float32_are_refused_not_infinite(rewards: list[float]) -> None:
+    with pytest.raises(InvalidValueError, match="returns must fit into float32, got"):
+        returns_to_go(rewards, 1.0)
+
+
 @pytest.mark.parametrize(
     ("rewards", "discount", "field"),
     [

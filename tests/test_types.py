@@ -2,15 +2,28 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mathturn_gym import errors
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_float, check_int
+from mathturn_gym.errors import EpisodeStateError, InvalidEpisodeError, InvalidValueError, check_float, check_int
 from mathturn_gym.seeding import derive_seed, uniforms
-from mathturn_gym.types import NO_VERSION, Completion, Episode, Policy, Problem, Status, StopReason, Verdict
+from mathturn_gym.types import (
+    NO_VERSION,
+    Completion,
+    Episode,
+    Policy,
+    Problem,
+    Status,
+    StopReason,
+    TurnContext,
+    Verdict,
+)
+from mathturn_gym.verifier import Verifier
 
 
 def make_episode(**changes: Any) -> Episode:
@@ -111,6 +124,70 @@ def test_problems_and_verdicts_check_themselves() -> None:
         Verdict("maybe")  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
         Verdict(Status.RIGHT).reason = "x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("gold", "texts"),
+    [
+        (42, ("42",)),
+        (-7, ("-7",)),
+        (np.int32(3), ("3",)),
+        (0.5, ("0.5",)),
+        (3.0, ("3",)),
+        (1e-7, ("0.0000001",)),
+        (1e22, ("1" + "0" * 22,)),
+        (np.float32(0.1), ("0.1",)),
+        (Fraction(1, 3), ("1/3",)),
+        (Decimal("1E+3"), ("1000",)),
+        (["1/2", 0.5, Fraction(2, 4)], ("1/2", "0.5", "1/2")),
+        (np.array([1, 2]), ("1", "2")),
+    ],
+)
+def test_numbers_become_their_text(gold: Any, texts: tuple[str, ...]) -> None:
+    problem = Problem("a", "b", gold)
+    assert problem.gold == texts
+    verdicts = [Verifier().verify(f"\\boxed{{{text}}}", problem.gold) for text in texts]
+    assert all(verdict.correct for verdict in verdicts), "the verifier reads it as that number"
+    assert dataclasses.replace(problem, prompt="c").gold == texts
+    assert pickle.loads(pickle.dumps(problem)) == problem  # made here, a line above
+
+
+@pytest.mark.parametrize(
+    ("gold", "message"),
+    [
+        (True, "got True; write the text that is the answer"),
+        (np.False_, "write the text that is the answer"),
+        (float("nan"), "finite numbers, got nan"),
+        (float("inf"), "finite numbers, got inf"),
+        (Decimal("NaN"), "finite numbers"),
+        (None, "got None"),
+        ([], "one or more"),
+        ([1, None], "got None"),
+        pytest.param(10**5000, "too long to write", id="huge"),
+        ({"a": 1}, "non-empty texts or finite numbers"),
+        (b"42", "non-empty texts or finite numbers"),
+        (1j, "non-empty texts or finite numbers"),
+    ],
+)
+def test_what_is_no_answer_is_refused(gold: Any, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"Problem.gold .*{message}"):
+        Problem("a", "b", gold)
+
+
+def test_a_turn_knows_its_verdict_once_it_is_judged() -> None:
+    turn = TurnContext(Problem("p/1", "1+1?", 2), 1, 5, "2", ids=np.array([1, 2]), max_tokens=9)
+    with pytest.raises(EpisodeStateError, match="turn 1 of problem 'p/1' is still being judged"):
+        turn.judged  # noqa: B018
+    judged = turn.with_verdict(Verdict(Status.RIGHT))
+    assert judged.judged.correct
+    for field in dataclasses.fields(TurnContext):
+        if field.name != "verdict":
+            assert getattr(judged, field.name) is getattr(turn, field.name)
+
+
+def test_episodes_with_returns_beyond_float32_are_refused() -> None:
+    with pytest.raises(InvalidEpisodeError, match="returns must be finite"):
+        make_episode(returns=np.array([-np.inf, 1.0], np.float32))
 
 
 def test_the_exception_tree() -> None:

@@ -8,10 +8,11 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import mathturn_gym  # noqa: F401
-from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError
+from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, UserFunctionError
 from mathturn_gym.info import info_of
+from mathturn_gym.problems import ProblemSource, load_problems
 from mathturn_gym.testing import RandomPolicy
-from mathturn_gym.types import Ids, Problem, Status, Verdict
+from mathturn_gym.types import Ids, Problem, Status, TurnContext, Verdict
 from mathturn_gym.vector import MathMultiTurnVectorEnv
 
 MODES = ("sync", "async", "vector_entry_point")
@@ -112,17 +113,109 @@ def test_a_step_makes_one_verifier_call() -> None:
     assert len({id(e.dialogue.tokenizer) for e in env.envs}) == 1
 
 
+# ---- a user's part that raises
+
+
+class Fragile:
+    """Parts that work until they are told to break for one environment's answer."""
+
+    def __init__(self) -> None:
+        self.broken = ""
+
+    def verifier(self, context: TurnContext) -> Any:
+        return None if self.broken == "verifier" and context.response == "x" else False
+
+    def feedback(self, context: TurnContext) -> str:
+        if self.broken == "feedback" and context.response == "x":
+            raise RuntimeError("no feedback")
+        return "No."
+
+    def term(self, context: TurnContext) -> float:
+        if self.broken == "term" and context.response == "x":
+            raise RuntimeError("no reward")
+        return 0.5
+
+
+class FragileSource(ProblemSource):
+    """Problems by number, until it is told to break."""
+
+    name, split = "fragile", None
+    broken = False
+
+    def get(self, seed: int, index: int) -> Problem:
+        if self.broken:
+            raise OSError("the disk is gone")
+        return Problem(f"p/{seed}/{index}", f"{index}+1?", index + 1)
+
+    def by_id(self, problem_id: str) -> Problem:
+        raise NotImplementedError
+
+
+def everything(env: MathMultiTurnVectorEnv) -> list[Any]:
+    return [
+        [getattr(state, name) for name in ("problem", "turns", "stop_reason", "ended", "stream", "next_index")]
+        + [state.ids.tolist()]
+        for state in (one.get_state() for one in env.envs)
+    ]
+
+
+# With autoreset DISABLED no step begins an episode, so that problems cannot break one.
+BREAKING = [(b, mode) for b in ("verifier", "feedback", "term", "problems") for mode in AutoresetMode][:-1]
+
+
+@pytest.mark.parametrize(("broken", "autoreset"), BREAKING)
+@pytest.mark.parametrize("place", [0, 2])
+def test_where_a_users_part_raises_no_environment_has_advanced(
+    broken: str, autoreset: AutoresetMode, place: int
+) -> None:
+    parts, source = Fragile(), FragileSource()
+    env = MathMultiTurnVectorEnv(
+        3,
+        autoreset,
+        problems=source,
+        num_turns=3,
+        verifier=parts.verifier,
+        feedback=parts.feedback,
+        reward_terms={"mine": parts.term},
+    )
+    env.reset(seed=0)
+    tokenizer = env.envs[0].dialogue.tokenizer
+    plain, bad = (np.array(tokenizer(text, add_special_tokens=False)["input_ids"], np.int64) for text in "7x")
+    turns_before = 1
+    if broken == "problems":  # raises where a new episode begins: in the step that ends one, or the one after it
+        turns_before = 2 if autoreset is AutoresetMode.SAME_STEP else 3
+    for _ in range(turns_before):
+        env.step((plain,) * 3)
+    before, observations = everything(env), [ids.tolist() for ids in env._observations]
+    actions = tuple(bad if i == place else plain for i in range(3))
+    parts.broken, source.broken = broken, broken == "problems"
+    for _ in range(2):
+        with pytest.raises((InvalidValueError, UserFunctionError, OSError)):
+            env.step(actions)
+        assert everything(env) == before
+        assert [ids.tolist() for ids in env._observations] == observations
+    parts.broken, source.broken = "", False
+    env.step(actions)
+    assert everything(env) != before
+    source.broken = True
+    before = everything(env)
+    with pytest.raises(OSError, match="disk"):
+        env.reset(seed=1)
+    assert everything(env) == before
+
+
 def test_seeds_and_masks() -> None:
     env = MathMultiTurnVectorEnv(3)
 
     def ids(infos: dict[str, Any]) -> list[str]:
         return [info_of(infos, i)["problem_id"] for i in range(3)]
 
-    assert ids(env.reset(seed=4)[1]) == ["lins:train/4/0", "lins:train/5/0", "lins:train/6/0"]
-    assert ids(env.reset(seed=[9, 9, 2])[1]) == ["lins:train/9/0", "lins:train/9/0", "lins:train/2/0"]
+    first = {seed: load_problems("lins").get(seed, 0).id for seed in (2, 4, 5, 6, 9)}
+    assert ids(env.reset(seed=4)[1]) == [first[4], first[5], first[6]]
+    assert ids(env.reset(seed=[9, 9, 2])[1]) == [first[9], first[9], first[2]]
     assert env.np_random_seed == (9, 9, 2)
     assert len(env.np_random) == 3
-    assert env.call("get_state")[0].problem.id == "lins:train/9/0"
+    assert env.call("get_state")[0].problem.id == first[9]
     bad: list[tuple[dict[str, Any], str]] = [
         ({"reset_mask": [True] * 3}, "must be a bool array of shape"),
         ({"reset_mask": np.zeros(3, np.bool_)}, "must be True somewhere"),
@@ -153,7 +246,7 @@ def test_rendering_and_closing() -> None:
     env = MathMultiTurnVectorEnv(2, render_mode="ansi")
     env.reset(seed=0)
     texts = env.render()
-    assert all("problem lins:train" in str(text) for text in texts)
+    assert all("problem lins/" in str(text) for text in texts)
     env.close()
 
 

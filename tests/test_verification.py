@@ -408,6 +408,7 @@ def test_an_async_judge_that_would_wait_for_itself_is_told() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of a process with threads: that is what is tried
 def test_async_judges_work_in_a_forked_process() -> None:
     verifier = TurnVerifier(apair)
     assert verifier.verify_turns(turns("4"))[0].correct

@@ -7,8 +7,9 @@ TokenLevelEnv, WholeAnswerEnv           one token id, or one answer, per step, i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if __name__ == "wrappers":
     # Imported by its folder's name, every class would exist twice.
@@ -37,13 +38,5 @@ _HOME: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a wrapper's module when the wrapper is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.wrappers.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'mathturn_gym.wrappers' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

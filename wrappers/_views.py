@@ -140,8 +140,6 @@ class TokenView(gym.Env[Any, Any]):
         if terminated or truncated:
             self._context = None
             info = {**info, "is_success": self._solved}
-        if "episode" in info:  # of `ReturnsWrapper`; Monitor of stable-baselines3 has another use for the name
-            info["turns"] = info.pop("episode")
         return observation, float(reward), terminated, truncated, info
 
     def _observation(self, context: Ids) -> Observation:

@@ -182,7 +182,7 @@ class CausalLMPolicy:
             model = load_adapter(model, adapter, trainable=True)
         elif lora is not None:
             model = new_adapter(model, lora, seed=seed or 0)
-        return cls(model, seed=seed, base=str(name_or_path), **kwargs)
+        return cls(model, seed=seed, **{"base": str(name_or_path), **kwargs})
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes model (of an adapted one: the adapter), tokenizer and policy.json, which `load_policy` reads back.

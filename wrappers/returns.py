@@ -1,4 +1,8 @@
-"""Keep the turns of an episode, and give the whole `Episode`, returns included, at its end."""
+"""Keep the turns of an episode, and give the whole `Episode`, returns included, at its end.
+
+It stands in `info["trajectory"]`: `info["episode"]` is where Gymnasium's `RecordEpisodeStatistics` and stable-baselines3's
+`Monitor` put their figures.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ ActionLike: TypeAlias = Completion | Ids
 
 
 class ReturnsWrapper(gym.Wrapper[Ids, ActionLike, Ids, Ids], gym.utils.RecordConstructorArgs):
-    """Gives `info["episode"]`, an `Episode` with discounted returns per turn, with the step that ends it.
+    """Gives `info["trajectory"]`, an `Episode` with discounted returns per turn, with the step that ends it.
 
     An action is a `Completion`, whose log-probs and versions go into the episode, or plain ids (log-probs NaN).
     The environment below sees ids alone.
@@ -36,7 +40,7 @@ class ReturnsWrapper(gym.Wrapper[Ids, ActionLike, Ids, Ids], gym.utils.RecordCon
     >>> env = ReturnsWrapper(gym.make("MathMultiTurn-v0", num_turns=2), discount=0.5)
     >>> _ = env.reset(seed=0)
     >>> _ = env.step(np.array([65]))
-    >>> env.step(np.array([66]))[-1]["episode"].returns.tolist()
+    >>> env.step(np.array([66]))[-1]["trajectory"].returns.tolist()
     [-1.5, -1.0]
     """
 
@@ -64,12 +68,12 @@ class ReturnsWrapper(gym.Wrapper[Ids, ActionLike, Ids, Ids], gym.utils.RecordCon
         observation, reward, terminated, truncated, info = self.env.step(completion.ids)
         self._recorder.add(completion, observation, float(reward), terminated, truncated, info)
         if terminated or truncated:
-            info = {**info, "episode": self._recorder.episode(self.discount)}
+            info = {**info, "trajectory": self._recorder.episode(self.discount)}
         return observation, reward, terminated, truncated, info
 
 
 class VectorReturnsWrapper(gym.vector.VectorWrapper[Any, Any, Any, Any, npt.NDArray[Any]]):
-    """The same for vector environments: `infos["episode"][i]` where environment i ended an episode with this step.
+    """The same for vector environments: `infos["trajectory"][i]` where environment i ended an episode with this step.
 
     Works in every autoreset mode; in `SAME_STEP` the episode stands in `infos`, not in `infos["final_info"]`.
 
@@ -121,7 +125,7 @@ class VectorReturnsWrapper(gym.vector.VectorWrapper[Any, Any, Any, Any, npt.NDAr
             assert recorder is not None
             recorder.add(completion, observation, float(rewards[i]), bool(terminated[i]), bool(truncated[i]), info)
             if over:
-                infos = self.env._add_info(infos, {"episode": recorder.episode(self.discount)}, i)
+                infos = self.env._add_info(infos, {"trajectory": recorder.episode(self.discount)}, i)
             if final:
                 self._recorders[i] = EpisodeRecorder(observations[i], info_of(infos, i))
         return observations, rewards, terminated, truncated, infos

@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.areal.agent import MathMultiTurnAgent
     from mathturn_gym.areal.dataset import ArealProblems
+    from mathturn_gym.areal.dialogue import ArealDialogue, areal_feedback
     from mathturn_gym.areal.environment import MathCodeSingleStepEnv
     from mathturn_gym.areal.episodes import to_episode, to_sequence_sample
     from mathturn_gym.areal.logs import TrajectoryLog
@@ -35,20 +37,22 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "AgentWorker": "worker",
+    "ArealDialogue": "dialogue",
     "ArealProblems": "dataset",
     "AsyncBatchPolicy": "worker",
     "BundledGenerationOutputs": "protocol",
     "EnvironmentService": "protocol",
     "GenerationHyperparameters": "protocol",
     "Job": "worker",
+    "JobResult": "worker",
     "MathCodeSingleStepEnv": "environment",
     "MathMultiTurnAgent": "agent",
     "MicroBatchSpec": "protocol",
-    "JobResult": "worker",
     "ReplyError": "protocol",
     "SequenceSample": "sample",
     "TrajectoryLog": "logs",
     "ValidationError": "sample",
+    "areal_feedback": "dialogue",
     "make_agent": "protocol",
     "make_env": "protocol",
     "prompt_sample": "sample",
@@ -60,6 +64,7 @@ _HOME: Final = {
 
 __all__ = [
     "AgentWorker",
+    "ArealDialogue",
     "ArealProblems",
     "AsyncBatchPolicy",
     "BundledGenerationOutputs",
@@ -74,6 +79,7 @@ __all__ = [
     "SequenceSample",
     "TrajectoryLog",
     "ValidationError",
+    "areal_feedback",
     "make_agent",
     "make_env",
     "prompt_sample",
@@ -84,13 +90,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for (most of them need torch)."""
-    if name in _HOME:
-        return getattr(import_module(f"mathturn_gym.areal.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'mathturn_gym.areal' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mathturn_gym.areal._original import collect_original
+from mathturn_gym.areal._repaired import collect_repaired
 from mathturn_gym.areal.logs import TrajectoryLog
-from mathturn_gym.areal.original import collect_original
 from mathturn_gym.areal.protocol import EnvironmentService, GenerationHyperparameters, Queue
-from mathturn_gym.areal.repaired import collect_repaired
 from mathturn_gym.areal.sample import SequenceSample
 from mathturn_gym.dialogue import Dialogue, Tokenizer, load_tokenizer
 from mathturn_gym.errors import InvalidValueError, check_float, check_int
@@ -107,7 +107,7 @@ class MathMultiTurnAgent:
             One `SequenceSample` of one item with K sequences under each packed key.
 
         Raises:
-            Exception: see `mathturn_gym.areal.original` and `mathturn_gym.areal.repaired`.
+            Exception: see `mathturn_gym.areal._original` and `mathturn_gym.areal._repaired`.
         """
         await env.reset()
         collect = collect_original if self.compat else collect_repaired

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mathturn_gym.problems.files import ProblemFile, RowError
-from mathturn_gym.types import Problem
+from mathturn_gym.problems.files import ProblemFile
+from mathturn_gym.problems.rows import Found, RowError
 
 __all__ = ["ArealProblems"]
 
@@ -27,12 +27,12 @@ class ArealProblems(ProblemFile):
 
     schemas = "AReaL {query_id, prompt, solutions, task: 'math'}"
 
-    def to_problem(self, row: Mapping[str, Any], problem_id: str) -> Problem:
-        """One row as a problem, under its own id."""
+    def read(self, row: Mapping[str, Any]) -> Found:
+        """What one row holds, under its own id."""
         task = row.get("task", "math")
         if task != "math":
             raise RowError("task", f"is {task!r}, and only 'math' can be judged here: there is no sandbox for {task!r}")
         for field in ("query_id", "prompt", "solutions"):
             if field not in row:
                 raise RowError(field, "is missing")
-        return super().to_problem(row, problem_id)
+        return super().read(row)

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mathturn_gym.areal._threads import in_thread
 from mathturn_gym.areal.dataset import ArealProblems
 from mathturn_gym.areal.protocol import EnvironmentService
-from mathturn_gym.areal.threads import in_thread
 from mathturn_gym.errors import InvalidValueError, check_float
 from mathturn_gym.types import Status, TurnContext, Verdict
 from mathturn_gym.verification import VerifierLike, get_verifier

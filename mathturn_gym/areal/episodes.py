@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from mathturn_gym.areal._trajectory import TRAJECTORY_DTYPES, add_task, trajectory_sample
 from mathturn_gym.areal.sample import SequenceSample, ValidationError
-from mathturn_gym.areal.trajectory import TRAJECTORY_DTYPES, add_task, trajectory_sample
 from mathturn_gym.errors import InvalidEpisodeError, check_float
 from mathturn_gym.packing import pack
 from mathturn_gym.trajectories.records import build_episode, facts_to_record

@@ -6,17 +6,18 @@ FOLDER/VERSION/QUERY.jsonl    for programs: one JSON object per turn
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from mathturn_gym._files import locked
 
 __all__ = ["LoggedTurn", "TrajectoryLog", "file_stem", "write_original_logs"]
 
@@ -165,34 +166,17 @@ def append_block(path: Path, text: str) -> None:
         OSError: it cannot be written.
     """
     data = text.encode("utf-8", "backslashreplace")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        with _locked(descriptor):
-            size = os.fstat(descriptor).st_size
-            try:
-                done = 0
-                while done < len(data):
-                    done += os.write(descriptor, data[done:])
-            except OSError:
-                os.ftruncate(descriptor, size)
-                raise
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    """Holds the file for this writer alone, where the system has advisory locks (everywhere but Windows)."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with locked(path, wait=True):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            size, done = os.fstat(descriptor).st_size, 0
+            while done < len(data):
+                done += os.write(descriptor, data[done:])
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+        finally:
+            os.close(descriptor)
 
 
 def _record(turn: LoggedTurn) -> dict[str, Any]:

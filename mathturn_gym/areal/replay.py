@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from mathturn_gym.areal._compare import comparable, described, differences_at
 from mathturn_gym.areal.agent import MathMultiTurnAgent
-from mathturn_gym.areal.compare import comparable, described, differences_at
 from mathturn_gym.areal.dialogue import PROMPT_IDS, areal_feedback
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
 from mathturn_gym.areal.sample import prompt_sample
@@ -227,7 +227,7 @@ def _play_env(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any, c
         *_, info = env.step(completion)
         answers.append(info["response"])
     env.close()
-    return info["episode"], answers[: len(episode["turns"])]
+    return info["trajectory"], answers[: len(episode["turns"])]
 
 
 def _front_door(inputs: Mapping[str, Any], tokenizers: Tokenizers, episode: Any, verdicts: Iterator[Any]) -> Any:

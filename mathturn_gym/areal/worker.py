@@ -1,8 +1,8 @@
 """Many agents at once against one policy.
 
-    agent 1 ─ obs ─┐                            ┌─ reply ─► agent 1
+    agent 1 ─ obs ─┐                                 ┌─ reply ─► agent 1
     agent 2 ─ obs ─┼─► queue ─► one batch ─► policy ─┼─ reply ─► agent 2
-    agent 3 ─ obs ─┘                            └─ reply ─► agent 3
+    agent 3 ─ obs ─┘                                 └─ reply ─► agent 3
 
 Each agent has queues of its own, so that a reply can only go to who asked, whatever the query ids are. A row's sample
 is decided by the seed of its job and turn, so it does not depend on who else is running, or how fast.
@@ -19,9 +19,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from mathturn_gym.areal._threads import in_thread
 from mathturn_gym.areal.protocol import Agent, BundledGenerationOutputs, EnvironmentService
 from mathturn_gym.areal.sample import SequenceSample
-from mathturn_gym.areal.threads import in_thread
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, check_float, check_int
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Completion, Ids, Policy

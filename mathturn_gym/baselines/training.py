@@ -1,39 +1,37 @@
-"""`train`: a run from its config to its folder, whatever the algorithm."""
+"""`train`: a run from its parts to its folder, whatever the algorithm."""
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
-from mathturn_gym._transformers import no_progress_bars
-from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.display import draw_curve
-from mathturn_gym.baselines.process import cpu_threads, interrupt_flag
-from mathturn_gym.baselines.runs import RunFolder, read_metrics
-from mathturn_gym.baselines.trainer import DivergedError, Metrics, Trainer
-from mathturn_gym.wrappers.policy import CausalLMPolicy
+from mathturn_gym._files import storage_errors, write_json
+from mathturn_gym.baselines._display import draw_curve
+from mathturn_gym.baselines._evaluation import play_test
+from mathturn_gym.baselines._process import interrupt_flag
+from mathturn_gym.baselines._run_folder import RunFolder, read_object
+from mathturn_gym.baselines._session import Ended, Metrics, RunStatus, Session
+from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
+from mathturn_gym.errors import InvalidValueError
 
-__all__ = ["TrainResult", "make_trainer", "train"]
+if TYPE_CHECKING:
+    from mathturn_gym.baselines.algorithms import BaseAlgorithm
+    from mathturn_gym.config import EnvConfig
+    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.types import Policy
 
-_CLASSES: Final[Mapping[str, str]] = {
-    "reinforce": "Reinforce",
-    "reinforce_pp": "ReinforcePP",
-    "rloo": "RLOO",
-    "grpo": "GRPO",
-    "dr_grpo": "DrGRPO",
-    "gspo": "GSPO",
-    "ppo": "PPO",
-    "turn_ppo": "TurnPPO",
-    "rft": "RFT",
-}
+__all__ = ["TrainResult", "train"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a run came to.
+    """Result of a run.
 
     Args:
         run_dir: Its folder.
@@ -41,20 +39,22 @@ class TrainResult:
         history: The lines of metrics.jsonl.
         status: "finished"; "stopped_early" by `patience`; "interrupted" by Ctrl-C: resuming goes on from its
             checkpoint; "diverged": `message` says where, and the checkpoint is the last one that was finite.
-        message: What there is to say about the status.
+        message: More about a status other than "finished".
         episodes: Episodes trained on.
-        tokens: Ids sampled in training.
+        tokens: Tokens sampled in training.
         cpu_s: CPU seconds spent in training, evaluations not counted.
+        test: Figures of the test split, "acc@1" and on; None where it was not played.
     """
 
     run_dir: Path
-    policy: CausalLMPolicy
+    policy: Any
     history: Sequence[Mapping[str, float]]
-    status: Literal["finished", "stopped_early", "interrupted", "diverged"]
+    status: RunStatus
     message: str
     episodes: int
     tokens: int
     cpu_s: float
+    test: Mapping[str, float] | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -62,28 +62,49 @@ class TrainResult:
         return self.status == "interrupted"
 
 
-def make_trainer(config: TrainConfig) -> Trainer:
-    """The trainer of the config's algorithm: class `_CLASSES[algorithm]` of the module of the algorithm's name."""
-    module = importlib.import_module(f"mathturn_gym.baselines.{config.algorithm}")
-    trainer: Trainer = getattr(module, _CLASSES[config.algorithm])(config)
-    return trainer
-
-
 def train(
-    config: TrainConfig,
+    config: RunConfig | None = None,
     *,
+    run_dir: str | Path,
+    env: EnvConfig | None = None,
+    policy: PolicyConfig | Policy | None = None,
+    algorithm: BaseAlgorithm | None = None,
+    budget: Budget | None = None,
+    optimization: Optimization | None = None,
+    evaluation: Evaluation | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    save_every: int | None = None,
+    keep: int | None = None,
+    wandb_project: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     on_progress: Callable[[Metrics], None] | None = None,
 ) -> TrainResult:
-    """Trains a policy and writes its run folder (see `mathturn_gym.baselines.runs`).
+    """Trains a policy and writes its run folder.
+
+    The run is given by its parts, or as a `RunConfig` (a task's, say), of which parts that are given replace its own.
+    `RunConfig` documents what is not documented here.
 
     The first Ctrl-C ends the run after the iteration that is under way, with a checkpoint; a second one raises at
     once, and leaves the checkpoint before. Both can be resumed. A run whose loss or weights stop being finite ends
     with the status "diverged"; nothing is raised, and the metrics up to there are kept.
 
     Args:
-        config: The run.
+        config: The run, whole.
+        run_dir: Folder to write.
+        env: Environment and splits.
+        policy: What training begins with: a config, or a policy that exists, whose weights are trained in place. A run
+            of the latter is resumed with a policy of the same kind, whose weights the checkpoint replaces.
+        algorithm: What is learned from a batch of episodes.
+        budget: When the run ends.
+        optimization: Batches and gradient steps.
+        evaluation: How the run is measured.
+        seed: Determines problems, samples and minibatches.
+        threads: CPU threads of torch during training.
+        save_every: Iterations between checkpoints.
+        keep: Checkpoints that are kept.
+        wandb_project: Also log to this Weights & Biases project.
         resume: Go on from the folder's checkpoint, where there is one.
         overwrite: Delete an earlier run in the folder.
         on_progress: Called with each iteration's metrics, iteration 0 (the evaluation before training) included.
@@ -92,64 +113,129 @@ def train(
         The trained policy and the curve.
 
     Raises:
-        InvalidValueError: the folder is in use, or the config does not fit the environment.
-        CheckpointError: the warm start or the checkpoint does not load.
+        InvalidValueError: a part is missing or does not go with the others, or the folder is in use.
+        SharedPromptsError: training and evaluation would share prompts (`EnvConfig(allow_overlap=True)` allows it).
+        CheckpointError: the policy or the checkpoint does not load.
+        LockedError: another process trains in the folder.
+        StorageError: the folder cannot be written.
     """
-    with cpu_threads(config.threads), no_progress_bars(), interrupt_flag() as interrupted:
-        trainer = make_trainer(config)  # first: a config that does not fit leaves no folder behind
+    given = {
+        "env": env,
+        "policy": policy if policy is None or _is_config(policy) else _description(policy),
+        "algorithm": algorithm,
+        "budget": budget,
+        "optimization": optimization,
+        "evaluation": evaluation,
+        "seed": seed,
+        "threads": threads,
+        "save_every": save_every,
+        "keep": keep,
+        "wandb_project": wandb_project,
+    }
+    whole = _composed(config, {name: value for name, value in given.items() if value is not None})
+    own: Any = None if policy is None or _is_config(policy) else policy
+    return _train(whole, Path(run_dir), own, resume=resume, overwrite=overwrite, on_progress=on_progress)
+
+
+def _composed(config: RunConfig | None, given: Mapping[str, Any]) -> RunConfig:
+    if config is not None:
+        return dataclasses.replace(config, **given)
+    missing = [name for name in ("env", "algorithm", "budget") if name not in given]
+    if missing:
+        raise InvalidValueError(f"train() needs {', '.join(missing)} (or a whole RunConfig as its first argument)")
+    return RunConfig(**given)
+
+
+def _train(
+    config: RunConfig,
+    run_dir: Path,
+    policy: Policy | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    on_progress: Callable[[Metrics], None] | None,
+) -> TrainResult:
+    measured = {"validation": config.evaluation.episodes, "test": config.evaluation.test_episodes}
+    config.env.check_splits(*(split for split, episodes in measured.items() if episodes))
+    with interrupt_flag() as interrupted:
+        session = config.algorithm.prepare(config, policy)  # first: a config that does not fit leaves no folder behind
         try:
-            folder = RunFolder(config, resume=resume, overwrite=overwrite)
-            if resume and folder.has_checkpoint():
-                trainer.load(folder.checkpoint_path)
-            status, message = _run(trainer, folder, interrupted, on_progress)
+            folder = RunFolder(run_dir, config, resume=resume, overwrite=overwrite)
+            try:
+                ended, test = _run(config, session, folder, interrupted, on_progress, resume=resume)
+                history = folder.metrics()
+            finally:
+                folder.close()
         finally:
-            trainer.close()
-    history = read_metrics(folder.path)
-    draw_curve(history, folder.path / "curve.png")
-    episodes = trainer.iteration * config.batch_episodes
-    return TrainResult(folder.path, trainer.policy, history, status, message, episodes, trainer.tokens, trainer.cpu_s)
+            session.close()
+    with storage_errors(run_dir):
+        draw_curve(history, run_dir / "curve.png")
+    used = ended.episodes, ended.tokens, ended.cpu_s
+    return TrainResult(run_dir, session.policy, history, ended.status, ended.message, *used, test)
 
 
 def _run(
-    trainer: Trainer,
+    config: RunConfig,
+    session: Session,
     folder: RunFolder,
     interrupted: Callable[[], bool],
     on_progress: Callable[[Metrics], None] | None,
-) -> tuple[Any, str]:
-    """Iterates to the end of the run's budget, or to an interrupt, with a checkpoint at the last."""
-    config = trainer.config
-    folder.start_metrics(trainer.iteration if trainer.iteration else -1)
+    *,
+    resume: bool,
+) -> tuple[Ended, Mapping[str, float] | None]:
+    """Trains, plays the test split, and writes result.json last."""
 
     def report(metrics: Metrics) -> None:
         folder.log(metrics)
         if on_progress is not None:
             on_progress(metrics)
 
-    try:
-        if trainer.iteration == 0:
-            report({"iteration": 0, "episodes": 0, "tokens": 0, "cpu_s": 0.0, **trainer.evaluate()})
-        while not trainer.done and not interrupted():
-            try:
-                metrics = trainer.step()
-            except DivergedError as error:
-                return "diverged", str(error)
-            evaluated = trainer.done or bool(config.eval_every and trainer.iteration % config.eval_every == 0)
-            metrics.update(trainer.evaluate() if evaluated else {})
-            report(metrics)
-            stale = evaluated and _stale(folder, config)
-            if stale or trainer.done or interrupted() or trainer.iteration % config.save_every == 0:
-                folder.save(trainer.policy, trainer.state())
-            if stale and not trainer.done:
-                return "stopped_early", f"no better validation accuracy in {config.patience} evaluations"
-    finally:
-        folder.close()
-    return ("finished", "") if trainer.done else ("interrupted", "resume goes on")
+    file = folder.path / "result.json"
+    before = read_object(file) if resume and file.exists() else None
+    ended = session.run(folder, resume=resume, report=report, interrupted=interrupted)
+    if ended.status == "interrupted":
+        file.unlink(missing_ok=True)  # of a shorter run that was gone on with
+        return ended, None
+    result = result_of(config, ended)
+    if before is not None and _same_end(before, result):
+        return ended, before.get("test")  # there was nothing left to do
+    test = ended.test
+    wanted = config.evaluation.test_episodes
+    if test is None and wanted and ended.status != "diverged":
+        test = play_test(config.env, session.policy, wanted, seed=config.seed)
+    result["test"] = None if test is None else dict(test)
+    write_json(file, result)
+    return ended, test
 
 
-def _stale(folder: RunFolder, config: TrainConfig) -> bool:
-    """True where the last `patience` evaluations brought nothing better than what was there before them."""
-    if not config.patience:
-        return False
-    name = f"validation/acc@{config.num_turns}"
-    seen = [row[name] for row in read_metrics(folder.path) if name in row]
-    return len(seen) > config.patience and max(seen[-config.patience :]) <= max(seen[: -config.patience])
+def result_of(config: RunConfig, ended: Ended) -> dict[str, Any]:
+    """What result.json says of a run, but for the figures of the test split."""
+    return {
+        "algorithm": config.algorithm.name,
+        "task": config.task,
+        "seed": config.seed,
+        "status": ended.status,
+        "message": ended.message,
+        "episodes": int(ended.episodes),
+        "tokens": int(ended.tokens),
+        "cpu_s": float(ended.cpu_s),
+        "budget_tokens": config.budget.tokens,
+        "budget_cpu_s": config.budget.cpu_seconds,
+    }
+
+
+def _same_end(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return all(before.get(name) == now[name] for name in ("status", "episodes", "tokens"))
+
+
+def _is_config(policy: Any) -> bool:
+    from mathturn_gym.decoding import PolicyConfig
+
+    return isinstance(policy, PolicyConfig)
+
+
+def _description(policy: Any) -> PolicyConfig:
+    """What config.json says of a policy that was made by hand: no name that could be loaded, only what it was."""
+    from mathturn_gym.decoding import PolicyConfig
+
+    return PolicyConfig(f"(a {type(policy).__name__} of the program)")

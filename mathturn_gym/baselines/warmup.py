@@ -20,15 +20,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
 
 from mathturn_gym._transformers import no_progress_bars
-from mathturn_gym.baselines.process import cpu_threads
+from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines.recipes import TINY, Recipe
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
+from mathturn_gym.config import EnvConfig
 from mathturn_gym.dialogue import Dialogue
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 from mathturn_gym.feedback import WRONG_TEXT
@@ -128,16 +127,8 @@ def first_try_accuracy(
     """
     found = {}
     for name in recipe.problems:
-        env = gym.make_vec(
-            "MathMultiTurnUntilCorrect-v0",
-            num_envs=min(episodes, 128),
-            vectorization_mode="vector_entry_point",
-            autoreset_mode=AutoresetMode.DISABLED,
-            problems=f"{name}:{split}",
-            tokenizer=getattr(policy, "tokenizer", None),
-            num_turns=1,
-            max_completion_tokens=8,
-        )
+        config = EnvConfig(problems=name, test=split, num_turns=1, max_completion_tokens=8)
+        env: Any = config.make("test", min(episodes, 128), policy=policy)
         with closing(env):
             found[name] = summarize(collect(env, policy, episodes, seed=seed), by=())["acc@1"]
     return found

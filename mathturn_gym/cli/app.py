@@ -15,10 +15,13 @@ from mathturn_gym.cli.compare_eval import compare_eval
 from mathturn_gym.cli.demo import demo
 from mathturn_gym.cli.evaluate import evaluate
 from mathturn_gym.cli.info import info
+from mathturn_gym.cli.models import models_app
 from mathturn_gym.cli.play import play
 from mathturn_gym.cli.problems import problems_app
+from mathturn_gym.cli.serve import serve
 from mathturn_gym.cli.train import train
 from mathturn_gym.cli.verify import verify
+from mathturn_gym.cli.view import view
 from mathturn_gym.cli.warmup import warmup
 from mathturn_gym.errors import MathTurnError
 
@@ -38,9 +41,12 @@ app.command()(compare)
 app.command("eval")(evaluate)
 app.command("compare-eval")(compare_eval)
 app.command()(play)
+app.command()(view)
 app.command()(info)
+app.command()(serve)
 app.command()(verify)
 app.add_typer(problems_app, name="problems")
+app.add_typer(models_app, name="models")
 app.command()(warmup)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 
+@with_env_options
 def compare(
+    env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
     algorithms: Annotated[
         str | None,
-        typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:my_run for one of your own."),
+        typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own."),
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks, as add1,lins,guess8 (also mul2, mixed).")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks, as add1,lins,guess8 (also mul2, mixed), or their files.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[
         int | None, typer.Option(help="Budget of each run in environment tokens: ids that its policy samples.")
@@ -41,7 +47,8 @@ def compare(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="FIELD=VALUE of every run's config; repeatable. Per task or algorithm: in the file."
+            "--set",
+            help="FIELD=VALUE or PART.FIELD=VALUE of every run; repeatable. Per task or algorithm: in the file.",
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Run nothing: make this folder's report again.")] = None,
@@ -64,7 +71,7 @@ def compare(
 
     For example:
 
-    `mathturn compare --algorithms reinforce,grpo --tasks lins --seeds 3 --tokens 200000 --cpu-seconds 60`
+    `mathturn compare --algorithms rloo,grpo --tasks lins --seeds 3 --tokens 200000 --cpu-seconds 60`
 
     `mathturn compare matrix.toml --jobs 4`
 
@@ -75,7 +82,7 @@ def compare(
     console = Console()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
-        _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run)
+        _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
         _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns))
         return
     changes = {
@@ -86,7 +93,7 @@ def compare(
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
-        "settings": _settings(settings),
+        "settings": {**env.settings(), **(_settings(settings) or {})} or None,
     }
     given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
@@ -103,8 +110,9 @@ def compare(
     if not _run(console, folder, _jobs(matrix, folder, jobs)):
         done = _count_done(folder)
         console.print(
-            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on: mathturn compare --out {folder}"
-            f"\nWhat there is so far: mathturn compare --report {folder}",
+            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on:"
+            f" {command_line('compare', '--out', folder)}"
+            f"\nWhat there is so far: {command_line('compare', '--report', folder)}",
             markup=False,
             soft_wrap=True,
         )
@@ -116,11 +124,11 @@ def compare(
 
 
 def _run(console: Console, folder: Path, jobs: int) -> bool:
+    from mathturn_gym.baselines._process import interrupt_flag
     from mathturn_gym.baselines.compare import run_matrix
     from mathturn_gym.baselines.compare.display import CompareDisplay
-    from mathturn_gym.baselines.process import interrupt_flag
 
-    logging.getLogger("mathturn_gym.baselines.process").setLevel(logging.ERROR)
+    logging.getLogger("mathturn_gym.baselines._process").setLevel(logging.ERROR)
     with CompareDisplay(console) as display, interrupt_flag() as interrupted:
         return run_matrix(folder, jobs=jobs, observer=display, interrupted=interrupted)
 
@@ -147,10 +155,10 @@ def _show(console: Console, report: Report) -> None:
 def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     """Every run, and the most CPU time that training may take."""
     from mathturn_gym.baselines.compare import CellFolder
+    from mathturn_gym.baselines.compare._lookup import check_cells
     from mathturn_gym.baselines.compare.display import minutes
-    from mathturn_gym.baselines.compare.lookup import check_cells
 
-    check_cells(cells)
+    check_cells(cells, own=False)
     left = []
     for cell in cells:
         status = CellFolder(folder, cell).outcome().status
@@ -171,11 +179,11 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
 
 def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
     """Processes at a time: what was asked for, and no more than there are cores."""
-    from mathturn_gym.baselines.compare.cells import read_json
+    from mathturn_gym.baselines._run_folder import read_object
     from mathturn_gym.baselines.compare.runner import cores
     from mathturn_gym.errors import check_int
 
-    wanted = given or (matrix.jobs if matrix is not None else read_json(folder / "matrix.json").get("jobs"))
+    wanted = given or (matrix.jobs if matrix is not None else read_object(folder / "matrix.json").get("jobs"))
     return min(check_int("jobs", wanted, low=1), cores())
 
 
@@ -201,7 +209,7 @@ def _seeds(text: str | None) -> int | list[int] | None:
 
 
 def _settings(settings: list[str] | None) -> dict[str, Any] | None:
-    from mathturn_gym.cli.train import parse_settings
+    from mathturn_gym.baselines._changes import parse_settings
 
     return parse_settings(settings) if settings else None
 

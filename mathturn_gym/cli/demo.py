@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import command_line
+
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.config import TrainConfig
+    from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.types import Episode
 
 __all__ = ["demo"]
@@ -19,11 +22,13 @@ _TEST_SEED: Final = 1_000_000
 _TRANSCRIPTS: Final = 12
 
 
+@with_env_options
 def demo(
+    env: EnvOptions,
     run_dir: Annotated[Path, typer.Option(help="Folder to write; an earlier demo there is replaced.")] = Path(
         "runs/demo"
     ),
-    episodes: Annotated[int | None, typer.Option(help="Episodes to train on; the preset's by default.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes to train on; the task's by default.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same curve.")] = 0,
 ) -> None:
     """Train the tiny policy on linear equations, offline, in a few minutes, and compare it with where it started.
@@ -31,56 +36,62 @@ def demo(
     It answers up to four times per equation and is told each time whether it was right. What you see at the end is
     measured on equations that it has never been trained on.
     """
-    from mathturn_gym.baselines.config import preset
     from mathturn_gym.cli.report import comparison_table
     from mathturn_gym.cli.train import run_training
     from mathturn_gym.metrics import summarize
+    from mathturn_gym.tasks import load_task
     from mathturn_gym.trajectories import write_episodes
 
     console = Console()
-    changes: dict[str, Any] = {} if episodes is None else {"episodes": episodes}
-    config = preset("lins", str(run_dir), seed=seed, **changes)
+    settings = {"seed": seed, "evaluation.test_episodes": 0, **env.settings()}  # tested below, before and after
+    config = load_task("lins").config(None, settings, budget=None if episodes is None else {"episodes": episodes})
     console.print(
         "A policy of 0.1M parameters solves equations such as [bold]Solve 3x+4=19 for x.[/], is told whether it was"
         " right, and tries again, up to four times."
     )
     before = _held_out(config, "builtin")
-    result = run_training(console, config, resume=False, overwrite=True)
+    result = run_training(console, config, run_dir, resume=False, overwrite=True)
     if result.interrupted:
-        console.print(
-            f"interrupted; go on with: mathturn train --run-dir {run_dir} --resume", markup=False, soft_wrap=True
-        )
+        going_on = command_line("train", "--run-dir", run_dir, "--resume")
+        console.print(f"interrupted; go on with: {going_on}", markup=False, soft_wrap=True)
         raise typer.Exit(130)
     after = _held_out(config, str(run_dir))
     write_episodes(run_dir / "episodes_before.jsonl", before)
     write_episodes(run_dir / "episodes_after.jsonl", after)
     _write_transcripts(run_dir / "transcripts.txt", config, before, after)
-    names = [*(f"acc@{k}" for k in range(1, config.num_turns + 1)), "corrected", "turns", "tokens_per_solved"]
+    names = [
+        *(f"acc@{k}" for k in range(1, config.env.value("num_turns") + 1)),
+        "corrected",
+        "turns",
+        "tokens_per_solved",
+    ]
     reports = {"before": summarize(before), "after": summarize(after)}
     console.print(comparison_table(reports, names, f"{_TEST_EPISODES} episodes on held-out equations"))
     console.print(f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}", markup=False, soft_wrap=True)
-    console.print(
-        "[bold]Next:[/] `mathturn play --watch " + str(run_dir) + "` to see it think,"
-        " `mathturn train guess8` for a task where feedback carries information,"
-        " notebooks/02_train_a_policy.ipynb to look inside."
-    )
+    console.print("[bold]Next:[/]")
+    for command, why in (
+        (command_line("play", "--watch", run_dir), "to see it think"),
+        (command_line("eval", "--policy", run_dir, "--out", run_dir / "eval"), "for a full report"),
+        (command_line("train", "guess8"), "for a task where feedback carries information"),
+    ):
+        console.print(f"  {command}   {why}", markup=False, highlight=False, soft_wrap=True)
+    console.print("  notebooks/02_train_a_policy.ipynb   to look inside", highlight=False)
 
 
-def _held_out(config: TrainConfig, policy: str) -> list[Episode]:
+def _held_out(config: RunConfig, policy: str) -> list[Episode]:
     """Episodes on the test split, the same problems and seeds for every policy."""
-    from mathturn_gym.baselines.trainer import make_vec
     from mathturn_gym.decoding import load_policy
     from mathturn_gym.rollout import collect
 
-    player = load_policy(policy, temperature=config.temperature)
-    env = make_vec(config.env_id, 128, tokenizer=player.tokenizer, **config.env_kwargs("test"))
+    player = load_policy(policy)
+    env: Any = config.env.make("test", 128, policy=player)
     try:
         return collect(env, player, _TEST_EPISODES, seed=_TEST_SEED)
     finally:
         env.close()
 
 
-def _write_transcripts(path: Path, config: TrainConfig, before: list[Episode], after: list[Episode]) -> None:
+def _write_transcripts(path: Path, config: RunConfig, before: list[Episode], after: list[Episode]) -> None:
     """The first held-out problems as dialogues, before and after training, one below the other."""
     from mathturn_gym.dialogue import Dialogue
 

@@ -38,10 +38,11 @@ def info(
     if env_id is not None:
         _environment(console, env_id)
         return
-    from mathturn_gym.baselines.config import PRESETS
+    from mathturn_gym.baselines.algorithms import registered
     from mathturn_gym.feedback import FEEDBACK
     from mathturn_gym.problems import NAMES
     from mathturn_gym.registration import ENV_DEFAULTS
+    from mathturn_gym.tasks import task_names
 
     table = Table(title=f"Python {platform.python_version()} on {platform.machine()}", title_justify="left")
     table.add_column("library")
@@ -53,7 +54,8 @@ def info(
         ("environments", ENV_DEFAULTS),
         ("problems (NAME or NAME:SPLIT, or a .jsonl file)", NAMES),
         ("feedback", FEEDBACK),
-        ("presets of `mathturn train`", PRESETS),
+        ("tasks of `mathturn train`", task_names()),
+        ("algorithms", registered()),
     ):
         console.print(f"[bold]{title}[/]: {', '.join(names)}", highlight=False)
 

@@ -1,109 +1,114 @@
-"""`mathturn train`: trains a policy on a preset task."""
+"""`mathturn train`: trains a policy on a task."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from mathturn_gym.baselines.config import TrainConfig, preset
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import command_line
+from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.baselines.training import TrainResult
 
-__all__ = ["parse_settings", "run_training", "train"]
+__all__ = ["run_training", "train"]
 
 
+@with_env_options
 def train(
-    task: Annotated[str, typer.Argument(help="Preset: add1, lins, guess8, mul2 or mixed.")] = "lins",
+    env: EnvOptions,
+    task: Annotated[
+        str, typer.Argument(help="add1, lins, guess8, mul2, mixed, or the TOML file of a task of your own.")
+    ] = "lins",
     algorithm: Annotated[
-        str, typer.Option(help="reinforce, reinforce_pp, rloo, grpo, dr_grpo, gspo, ppo, turn_ppo or rft.")
-    ] = "reinforce",
-    run_dir: Annotated[Path | None, typer.Option(help="Folder to write; runs/TASK by default.")] = None,
-    episodes: Annotated[int | None, typer.Option(help="Episodes in all; the preset's by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed draws the same curve; 0 by default.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="FIELD=VALUE of the config, e.g. --set discount=1.0; repeatable.")
+        str | None,
+        typer.Option(help="A name (`mathturn info` lists them), or my_module:MyAlgorithm; the task's by default."),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder, with its own config.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Delete an earlier run in the folder.")] = False,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder to write; runs/TASK by default.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Budget in tokens that the policy samples.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Budget in episodes.")] = None,
+    cpu_seconds: Annotated[float | None, typer.Option(help="Budget in CPU seconds of training.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same curve; the task's by default.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="FIELD=VALUE or PART.FIELD=VALUE of the run, e.g. --set env.num_turns=2; repeatable."
+        ),
+    ] = None,
+    keep: Annotated[int | None, typer.Option(help="Checkpoints that are kept; 2 by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, as it began.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")] = False,
 ) -> None:
-    """Train a policy with REINFORCE or another algorithm, from the warm start or another model (`--set model=FOLDER`).
+    """Train a policy on a task, from the built-in warm start or another model (`--set policy.model=FOLDER`).
 
-    The run folder holds config.json, metrics.jsonl, TensorBoard events, curve.png and a checkpoint, which is a
-    Hugging Face folder. Ctrl-C ends the run with a checkpoint; `--resume` draws the curve on as if nothing had been.
+    The budgets that are given replace the task's. The run folder holds config.json, metrics.jsonl, TensorBoard events,
+    curve.png and checkpoints, which are Hugging Face folders. Ctrl-C ends the run with a checkpoint; `--resume` draws
+    the curve on as if nothing had been.
 
     Examples: `mathturn train lins`, `mathturn train guess8 --seed 3`, `mathturn train lins --algorithm ppo`,
-    `mathturn train lins --set learning_rate=5e-4`. `mathturn compare` runs many and compares them.
+    `mathturn train lins --set learning_rate=5e-4`, `mathturn train mine.toml`. `mathturn compare` runs many and compares
+    them.
     """
-    console, folder = Console(), run_dir or Path("runs") / (task if algorithm == "reinforce" else f"{task}-{algorithm}")
-    given = {"seed": seed, "episodes": episodes}
-    changes = {**{k: v for k, v in given.items() if v is not None}, **parse_settings(settings or [])}
-    config = _config_of_run(folder, changes) if resume else preset(task, str(folder), algorithm=algorithm, **changes)
-    result = run_training(console, config, resume=resume, overwrite=overwrite)
+    from mathturn_gym.baselines._changes import parse_settings
+    from mathturn_gym.baselines._run_folder import read_config
+
+    console = Console()
+    limits = {"tokens": tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
+    budget = {name: value for name, value in limits.items() if value is not None}
+    named = {"seed": seed, "keep": keep}
+    given = {name: value for name, value in named.items() if value is not None}
+    changes = {**given, **env.settings(), **parse_settings(settings or [])}
+    folder = run_dir or _folder(task, algorithm)
+    if resume:
+        _refuse_changes({**changes, **budget, **({} if algorithm is None else {"algorithm": algorithm})})
+        config = read_config(folder)
+    else:
+        config = _config(task, algorithm, changes, budget)
+    result = run_training(console, config, folder, resume=resume, overwrite=overwrite)
     if result.interrupted:
+        going_on = command_line("train", "--run-dir", folder, "--resume")
         console.print(
-            f"interrupted after {int(result.history[-1]['episodes'])} episodes; go on with:"
-            f" mathturn train --run-dir {config.run_dir} --resume",
-            markup=False,
-            soft_wrap=True,
+            f"interrupted after {result.episodes} episodes; go on with: {going_on}", markup=False, soft_wrap=True
         )
         raise typer.Exit(130)
     if result.status != "finished":
         console.print(f"[yellow]{result.status}[/yellow]: {result.message}")
-    console.print(f"run folder: {config.run_dir}", markup=False, soft_wrap=True)
-    problems = config.problems_of("test")
-    if isinstance(problems, str):
-        console.print(f"next: mathturn eval --policy {config.run_dir} --problems {problems}", markup=False)
+    if result.test is not None:
+        figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
+        console.print(f"test split, {result.test['episodes']} episodes: {figures}", highlight=False)
+    console.print(f"run folder: {folder}", markup=False, soft_wrap=True)
+    following = command_line("eval", "--policy", folder, "--out", folder / "eval")
+    console.print(f"next: {following}", markup=False, soft_wrap=True)
 
 
-def _config_of_run(folder: Path, changes: dict[str, Any]) -> TrainConfig:
-    """The config that a run folder was begun with.
+def _folder(task: str, algorithm: str | None) -> Path:
+    name = Path(task).stem if task.endswith(".toml") else task
+    return Path("runs") / (name if algorithm is None else f"{name}-{algorithm.replace(':', '-')}")
 
-    Raises:
-        InvalidValueError: other settings were asked for: a run goes on as it began.
-        CheckpointError: the folder holds no run.
-    """
+
+def _config(task: str, algorithm: str | None, changes: dict[str, Any], budget: dict[str, Any]) -> RunConfig:
+    from mathturn_gym.tasks import load_task
+
+    return load_task(task).config(algorithm, changes, budget=budget or None)
+
+
+def _refuse_changes(changes: dict[str, Any]) -> None:
+    """Raises `InvalidValueError` where other settings were asked for: a run goes on as it began."""
     if changes:
         raise InvalidValueError(
             f"--resume goes on with the run's own config: leave out {', '.join(changes)}, or begin another run"
         )
-    try:
-        data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"--resume: no run in {str(folder)!r} to go on with ({error})") from error
-    return TrainConfig.from_json(data)
 
 
-def run_training(console: Console, config: TrainConfig, *, resume: bool, overwrite: bool) -> TrainResult:
+def run_training(console: Console, config: RunConfig, run_dir: Path, *, resume: bool, overwrite: bool) -> TrainResult:
     """Trains with a live display."""
     from mathturn_gym.baselines import training
-    from mathturn_gym.baselines.display import TrainingDisplay
+    from mathturn_gym.baselines._display import TrainingDisplay
 
     with TrainingDisplay(config, console) as display:
-        return training.train(config, resume=resume, overwrite=overwrite, on_progress=display)
-
-
-def parse_settings(settings: list[str]) -> dict[str, Any]:
-    """`FIELD=VALUE` texts as a dictionary; a value is JSON where it is, else a text.
-
-    Raises:
-        InvalidValueError: a text without "=".
-
-    >>> parse_settings(["discount=0.5", "feedback=hint"])
-    {'discount': 0.5, 'feedback': 'hint'}
-    """
-    found: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name:
-            raise InvalidValueError(f"--set must be FIELD=VALUE, got {setting!r}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
+        return training.train(config, run_dir=run_dir, resume=resume, overwrite=overwrite, on_progress=display)

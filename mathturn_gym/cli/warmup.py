@@ -28,7 +28,7 @@ def warmup(
 
     The defaults make the checkpoint that travels with the package; `--recipe world` makes a policy of a million
     parameters that solves about half of the problems of several families, which reinforcement learning improves.
-    The folder is a Hugging Face one: give it to `mathturn eval --policy` or `mathturn train --set model=FOLDER`.
+    The folder is a Hugging Face one: give it to `mathturn eval --policy` or `mathturn train --set policy.model=FOLDER`.
     Ctrl-C leaves no folder behind.
     """
     from mathturn_gym.baselines.recipes import recipe_named

@@ -11,62 +11,66 @@ outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids that a
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.decoding._loop import DecodingStats
     from mathturn_gym.decoding.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
     from mathturn_gym.decoding.grammar import AnswerGrammar, answer_grammar, answer_ids, mask_logits
     from mathturn_gym.decoding.loading import load_policy
+    from mathturn_gym.decoding.named_models import NAMED_MODELS, NamedModel, convert_gguf, get_model, models_folder
     from mathturn_gym.decoding.packed_forward import trained_logits, use_row_attention
     from mathturn_gym.decoding.sampling import Sampling
     from mathturn_gym.decoding.servers import AsyncCausalLMPolicy, OpenAIPolicy, VLLMPolicy
 
 __all__ = [
     "BUILTIN_PATH",
+    "NAMED_MODELS",
     "POLICY_NAMES",
     "AnswerGrammar",
     "AsyncCausalLMPolicy",
     "DecodingStats",
+    "NamedModel",
     "OpenAIPolicy",
     "PolicyConfig",
     "Sampling",
     "VLLMPolicy",
     "answer_grammar",
     "answer_ids",
+    "convert_gguf",
+    "get_model",
     "load_policy",
     "mask_logits",
+    "models_folder",
     "trained_logits",
     "use_row_attention",
 ]
 
 _HOME: Final = {
     "BUILTIN_PATH": "config",
+    "NAMED_MODELS": "named_models",
     "POLICY_NAMES": "config",
     "AnswerGrammar": "grammar",
     "AsyncCausalLMPolicy": "servers",
     "DecodingStats": "_loop",
+    "NamedModel": "named_models",
     "OpenAIPolicy": "servers",
     "PolicyConfig": "config",
     "Sampling": "sampling",
     "VLLMPolicy": "servers",
     "answer_grammar": "grammar",
     "answer_ids": "grammar",
+    "convert_gguf": "named_models",
+    "get_model": "named_models",
     "load_policy": "loading",
     "mask_logits": "grammar",
+    "models_folder": "named_models",
     "trained_logits": "packed_forward",
     "use_row_attention": "packed_forward",
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name's module when the name is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

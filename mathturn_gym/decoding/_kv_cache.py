@@ -1,15 +1,15 @@
-"""Keys and values of running and resting contexts.
+"""Keys and values of contexts, while they are decoded and between their turns.
 
-    PrefixStore: resting contexts, exact size          Arena: running rows, right-aligned, grown in place
+    PrefixStore: contexts between their turns          Arena: rows that are decoded, right-aligned, grown in place
 
     "prompt a1 f1"  ─┐                                      start                     end
     "prompt a2"      ├─ load ─►  row 0    0 0 0 0 0 0 0 [p p p p p a a f f f]
     "prompt"         │           row 1    0 0 0 0 0 0 0 0 0 [p p p p a f f f]   capacity ─►
                     ◄┴─ take ─   row 2    0 0 0 0 0 0 0 0 0 0 0 0 [p p p p p]
 
-All rows of an arena end in the same column, so a decoding step writes one column and copies nothing (a `DynamicCache`
-copies every key and value at every step), and neighbours in a row are neighbours in position, so that the masks that
-a model makes of an ordinary left-padded attention mask are right, sliding windows included.
+All rows of an arena end in the same column. So a decoding step writes one column and copies nothing (a `DynamicCache`
+of transformers copies every key and value at every step). And neighbors in a row are neighbors in position, so the masks
+that a model makes of an ordinary left-padded attention mask are right, sliding windows included.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class _ArenaLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         window, chunk = slice(arena.start, arena.end), slice(arena.end - key_states.shape[-2], arena.end)
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             place = buffer[:used, :, chunk]
+            # The chunk is as wide as its longest row. In a shorter row its first columns hold ids that were cached
+            # before, and what the model computes there (from padding) must not overwrite them.
             place.copy_(states if arena.fresh_BL is None else torch.where(arena.fresh_BL, states, place))
         return self.keys[:used, :, window], self.values[:used, :, window]
 
@@ -90,7 +92,7 @@ class _ArenaLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class Arena:
-    """The keys and values of a batch of rows, in buffers that are grown seldom and never shifted by a step.
+    """The keys and values of the rows that are decoded together, in buffers that a step does not copy.
 
     Args:
         num_layers: Layers of the model.
@@ -121,6 +123,7 @@ class Arena:
 
     def fits(self, rows: int, columns: int) -> bool:
         """True where its buffers take that many rows and columns, and are not many times larger than that."""
+        # Far too large is no fit either: the memory would stay taken by a batch that was large once.
         return self.rows >= rows and self.columns >= columns and self.rows * self.columns <= 4 * rows * columns
 
     def open_chunk(self, device: torch.device, new: Sequence[int], cached: Sequence[KeyValues | None]) -> None:
@@ -138,7 +141,7 @@ class Arena:
         self.start, self.end, self.chunk = 0, max(self.lengths), max(new)
         self.rows, self.columns = max(self.rows, len(new)), max(self.columns, self.end)
         for row, kv in enumerate(cached):
-            if kv is not None:
+            if kv is not None:  # directly before its row's new ids, so that neighbors in position stay neighbors
                 self._write(row, kv, self.end - new[row])
         self.fresh_BL = None
         if any(held[row] and new[row] < self.chunk for row in range(len(new))):
@@ -149,10 +152,11 @@ class Arena:
         """Opens one new column for every row; where it must grow, it makes room for `room` more."""
         if self.end == self.columns:
             width = self.end - self.start
+            # At most doubled: moves then cost a constant number of copies per id, and never more memory than needed.
             self._relocate(self.rows, width + max(1, min(room, max(width, 64))), width)
         self.end, self.chunk, self.fresh_BL = self.end + 1, 1, None
         self.lengths = [length + 1 for length in self.lengths]
-        self.start = self.end - max(self.lengths)
+        self.start = self.end - max(self.lengths)  # columns that only rows that have left needed fall out of view
 
     def adopt(self, other: Arena, row: int, rows: int) -> None:
         """Copies a row of another arena behind its own rows; makes room for `rows` rows where it must grow."""
@@ -229,7 +233,7 @@ class Arena:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A resting context.
+    """A context between its turns.
 
     Args:
         key: Its ids as bytes, big-endian, so that bytes sort as ids do.
@@ -252,10 +256,10 @@ class Entry:
 
 
 class PrefixStore:
-    """Resting contexts by their ids, in a byte budget; the least recently used leaves first.
+    """Contexts between their turns, found by their ids, within a budget of bytes; the least recently used leave first.
 
-    A context finds the entry with which it shares the longest prefix: among sorted texts that is a neighbour of the
-    place where it would itself be sorted in, so a search costs a bisection, however many entries there are.
+    A context finds the entry with which it shares the longest prefix. In sorted order that entry is next to the place
+    where the context itself would stand, so a search is one bisection, however many entries there are.
 
     Args:
         budget: Bytes; 0 keeps nothing.
@@ -294,6 +298,7 @@ class PrefixStore:
         entry = Entry(encode(ids), kv)
         if entry.nbytes > self.budget:
             return
+        # Whatever continues a prefix of this context finds the same keys and values in it.
         for shorter in self._prefixes(entry.key):
             self.pop(self._entries[shorter])
         place = bisect_left(self._keys, entry.key)
@@ -355,6 +360,7 @@ def common_prefix(a: bytes, b: bytes) -> int:
     size = min(len(a), len(b))
     if a[:size] == b[:size]:
         return size // 4
+    # Four bytes an id: the first byte that differs says which id does.
     left, right = (np.frombuffer(key, np.uint8, size) for key in (a, b))
     return int(np.argmax(left != right)) // 4
 

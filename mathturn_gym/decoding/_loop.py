@@ -1,11 +1,12 @@
-"""The decoding loop: requests of any length come and go, and what was computed once is kept.
+"""The decoding loop: requests join and leave a running batch, and what was computed once is kept.
 
     submit ─► waiting ─► prefill what no cache holds ─► arena of running rows ─► one id per row and step ─► Completion
                  ▲             ▲ prefixes                       │ a row ends: its slot is refilled
                  │             └────────── PrefixStore ◄────────┘
                  └── new weights or out of memory: rows go back, with the ids that they have
 
-A row's sample is read off the cumulative distribution at uniform numbers that depend on its seed and position alone.
+Each id of a row is read off the cumulative distribution at a uniform number that depends on the row's seed and the id's
+position alone.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ MIN_SHARED = 16
 """A shorter common prefix is computed again: copying it would split prefill batches for little."""
 
 PREFILL_TOKENS = 16384
-"""Most ids of one prefill pass, padding included (activations, not caches, are what this bounds)."""
+"""Most tokens of one prefill pass, padding included. It bounds activations, not caches."""
 
 SLACK = 256
-"""Columns that an arena has to spare at least, for the turns to come (fewer where the contexts are shorter)."""
+"""Columns that a new arena has to spare for later turns (fewer where contexts are shorter)."""
 
 
 @dataclass(slots=True)
@@ -45,10 +46,10 @@ class DecodingStats:
     """What the loop has done since it was made (or since `reset`).
 
     Attributes:
-        prefilled: Ids fed in prefill passes: prompts, feedback, and the last id of each continued completion (which its
-            own decoding has sampled but never fed).
-        reused: Ids that a cache held when a request was admitted.
-        decoded: Ids fed one by one.
+        prefilled: Tokens fed in prefill passes: prompts, feedback, and the last one of each continued completion
+            (decoding sampled it, and never fed it).
+        reused: Tokens whose keys and values a cache held when their request was admitted.
+        decoded: Tokens fed one by one.
         prefill_passes: Forward passes of prefills.
         decode_passes: Forward passes of steps.
         restarts: Rows that went back to waiting, because weights changed or memory ran out.
@@ -75,7 +76,7 @@ class Row:
         ticket: Its number.
         label: What error messages call it.
         context: int64 (L,).
-        uniforms: float64 (budget,); one number per id that it may sample.
+        uniforms: float64 (budget,); one number for each id that may be sampled.
     """
 
     ticket: int
@@ -91,7 +92,7 @@ class Row:
 
     @property
     def left(self) -> int:
-        """Ids that it may still sample."""
+        """Tokens that may still be sampled."""
         return len(self.uniforms) - len(self.ids)
 
     def all_ids(self) -> Ids:
@@ -241,7 +242,7 @@ class DecodingLoop:
     def _requeue(self) -> None:
         rows = self._unfinished()
         self.stats.restarts += len(rows)
-        self._waiting.extendleft(reversed(rows))
+        self._waiting.extendleft(reversed(rows))  # to the front, in their order: they have waited before
         self._active, self._admitted = [], []
 
     def _halve(self, error: torch.OutOfMemoryError) -> None:
@@ -264,6 +265,7 @@ class DecodingLoop:
         room = len(self._waiting)
         if self.max_rows is not None:
             room = min(room, self.max_rows - len(self._active))
+        # A prefill is a pass in which the running rows do not move: a few requests are worth waiting for.
         if room <= 0 or (self._active and room < math.ceil(self._refill * (len(self._active) + room))):
             return
         self._admitted = [self._waiting.popleft() for _ in range(room)]
@@ -285,7 +287,7 @@ class DecodingLoop:
             cached, held = self._cached(ids, key, running, taken)
             self.stats.reused += held
             plans[key] = _Prefill([row], ids, cached, held)
-        for entry in taken:
+        for entry in taken:  # only now: several contexts may have been found to continue one entry
             self.store.pop(entry)
         return list(plans.values())
 
@@ -297,7 +299,7 @@ class DecodingLoop:
         An entry of which all is used joins `taken`: the row, and what it leaves behind, will hold it.
         """
         entry, held = self.store.find(ids)
-        held = min(held, len(ids) - 1)
+        held = min(held, len(ids) - 1)  # logits come from feeding: the last id is fed even if it was cached
         whole = entry is not None and held == len(entry)
         shared = [0] if whole else [common_prefix(key, other) for other in running] or [0]
         best = int(np.argmax(shared))
@@ -319,7 +321,7 @@ class DecodingLoop:
         size = len(self._active) + len(self._waiting) + len(self._admitted)
         size = size if self.max_rows is None else min(size, self.max_rows)
         arena = Arena(self._runner.num_layers)
-        if first:
+        if first:  # nobody runs: the chunk is computed in the loop's own arena, and nothing has to be copied
             room = min(max(row.left for row in rows), max(longest, 64))
             if not self._arena.fits(size, longest + room):
                 # Contexts come back a turn longer: room for a few turns saves a new arena, and its pages, each turn.
@@ -387,6 +389,7 @@ class DecodingLoop:
             for name, values in zip(self._extra(), more, strict=True):
                 getattr(row, name).append(values[i])
             row.stopped = row.ids[-1] in self._stop_ids
+        # Backwards: who leaves is replaced by the last row, which has been looked at by then.
         for i in range(len(rows) - 1, -1, -1):
             if rows[i].stopped or not rows[i].left:
                 self._done.append(rows[i])

@@ -51,7 +51,7 @@ def load_model(
             if init_seed is not None:
                 config = AutoConfig.from_pretrained(str(name), **kwargs)
                 # transformers draws weights from torch's global generator: borrow it, and give it back as it was.
-                with torch.random.fork_rng():
+                with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(init_seed)
                     drawn: PreTrainedModel = auto.from_config(config, dtype=dtype, trust_remote_code=False, **shared)
                     return drawn
@@ -171,7 +171,7 @@ def new_adapter(model: Any, settings: Mapping[str, Any], *, seed: int = 0) -> An
             raise_unknown_name("lora setting", name, known)
     try:
         config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **settings})
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return peft.get_peft_model(model, config)
     except _BROKEN as error:
@@ -197,7 +197,7 @@ def _check_folder(folder: Path, *, weights: bool) -> None:
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
             hint = "; pickled weights are not opened: save them again with safetensors"
         if any(folder.glob("*.gguf")):
-            hint = "; load the GGUF file with transformers (gguf_file=) and save_pretrained it"
+            hint = "; `mathturn models convert FILE FOLDER` turns a GGUF file into a folder that has them"
         raise CheckpointError(f"{str(folder)!r} holds no weights (*.safetensors){hint}: {_listing(folder)}")
 
 

@@ -55,7 +55,7 @@ class ModelRunner:
         return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
 
     def weights_mark(self) -> tuple[tuple[int, int], ...]:
-        """Changes whenever a weight does: torch counts what is written to a tensor in place."""
+        """A value that changes whenever a weight does: torch counts the writes to each tensor."""
         return tuple((p.data_ptr(), p._version) for p in self.model.parameters())
 
     def forward(

@@ -1,4 +1,4 @@
-"""Log-probs of ids that are there already: one teacher-forced pass, logits only where an id is scored."""
+"""Log-probs of given token ids: one teacher-forced pass, with logits only where an id is scored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["score_batch", "score_completions"]
 
 _LOGIT_ROWS = 1024
-"""Logits (rows of the vocabulary) that are turned into distributions at once."""
+"""Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory."""
 
 
 def score_completions(
@@ -67,7 +67,7 @@ def score_batch(
         runner: The model.
         sampling: The distribution that is meant.
         batch: In any layout and form.
-        max_tokens: Most ids of one pass.
+        max_tokens: Most tokens of one pass.
         entropies: Entropies instead of log-probs.
 
     Returns:
@@ -109,6 +109,7 @@ def _score_part(runner: ModelRunner, sampling: Sampling, part: PackedBatch, entr
     if not row.numel():
         return found
     source = column - 1 if part.predictor_index is None else part.predictor_index[row, column]
+    # The model computes logits for the same columns in every row: those that any row needs.
     kept, index = torch.unique(source, return_inverse=True)
     logits_BKV = runner.forward(part.input_ids, _mask(part, runner), part.position_ids, keep=kept)
     for start in range(0, len(row), _LOGIT_ROWS):

@@ -17,7 +17,8 @@ BUILTIN_PATH: Final = Path(str(files("mathturn_gym"))) / "assets" / "tiny"
 """Folder of the built-in tokenizer and of the warm-start model: an ordinary Hugging Face folder in the package."""
 
 POLICY_NAMES: Final = (
-    "builtin (the tiny warm-start policy), random (uniform over token ids), the folder of a model or of a training run,"
+    "builtin (the tiny warm-start policy), random (uniform over token ids), smollm2 (after `mathturn models get smollm2`),"
+    " the folder of a model or of a training run,"
     " ORG/NAME or hf:NAME (Hugging Face hub), vllm:FOLDER (vLLM in this process), http(s)://… (a server that returns"
     " token ids; several with commas), module:callable (a policy of yours)"
 )

@@ -1,11 +1,11 @@
-r"""Which ids may follow which: one grammar of answers, the same for every algorithm that is compared with it.
+r"""Which ids may follow which in an answer: one grammar, the same for every algorithm that is compared under it.
 
     prompt or feedback ─► \boxed{ ─► digit ─► digit, or } ─► end of turn
 
-A policy from random weights would spend its budget on finding out what an answer looks like: of the 13 ids that a boxed
-number is written with, taken at random, one answer in thirty thousand is right. What may follow depends on the last id
-alone. To a language model the grammar is a mask on its logits, so that sampling, scoring and training all see the same
-distribution; to `MaskablePPO` it is its action masks; algorithms that know no masks get the ids as their action space.
+A policy with random weights would spend its budget on learning what an answer looks like: of answers made of the 13 ids
+that a boxed number is written with, one in thirty thousand is right. What may follow depends on the last id alone. For a
+language model the grammar is a mask on its logits, so that sampling, scoring and training all see one distribution. For
+`MaskablePPO` it gives the action masks; algorithms without masks get the 13 ids as their action space.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AnswerGrammar:
         """The ids that may come next.
 
         Args:
-            answer: The ids of the answer so far; those that the grammar does not know are as if they were not there.
+            answer: The ids of the answer so far. After an id that the grammar does not know, an answer may begin.
         """
         return self.following.get(int(answer[-1]), self.first) if len(answer) else self.first
 

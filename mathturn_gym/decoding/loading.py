@@ -1,8 +1,8 @@
 """`load_policy`: from a name or a `PolicyConfig` to a policy that is ready to play.
 
-    "builtin"  "random"  FOLDER  RUN  ORG/NAME  hf:NAME  vllm:FOLDER  http(s)://…  module:callable
-                            │     └─ its checkpoint/, and what it was sampled with (policy.json)
-                            └─ a model's folder, or an adapter's
+    "builtin"  "random"  "smollm2"  FOLDER  RUN  ORG/NAME  hf:NAME  vllm:FOLDER  http(s)://…  module:callable
+                                       │     └─ its checkpoint/, and what it was sampled with (policy.json)
+                                       └─ a model's folder, or an adapter's
 
 What a name means is decided before anything heavy is loaded, so that a misspelt one fails at once.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mathturn_gym._named_models import NAMED_MODELS, folder_of
 from mathturn_gym._transformers import is_hub_name
 from mathturn_gym.decoding.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError, raise_unknown_name
@@ -101,13 +102,15 @@ def _source_of(name: str) -> _Source:
         return _Source("folder", str(BUILTIN_PATH))
     if name == "random":
         return _Source("random", name)
+    if name in NAMED_MODELS:
+        return _Source("folder", str(folder_of(name)))
     if name.startswith(("http://", "https://")):
         return _Source("server", name)
     scheme, _, rest = name.partition(":")
     if scheme == "hf" and rest:
         return _folder(Path(rest)) if Path(rest).exists() else _Source("hub", rest)
     if scheme == "vllm" and rest:
-        return _Source("vllm", rest)
+        return _Source("vllm", str(folder_of(rest)) if rest in NAMED_MODELS else rest)
     if Path(name).exists():
         return _folder(Path(name))
     if _CALLABLE.fullmatch(name) and importlib.util.find_spec(scheme.partition(".")[0]) is not None:
@@ -144,7 +147,7 @@ def _nearest(name: str) -> str | None:
         beside = [one.name for one in missing.parent.iterdir() if one.is_dir()] if missing.parent.is_dir() else []
         found = difflib.get_close_matches(missing.name, beside, n=1)
         return str(missing.parent / found[0]) if found else None
-    names = [f"{known}:{rest}" for known in ("hf", "vllm")] if colon else ["builtin", "random"]
+    names = [f"{known}:{rest}" for known in ("hf", "vllm")] if colon else ["builtin", "random", *NAMED_MODELS]
     names += [f"hf:{name}"] if is_hub_name(name) else []
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
 
@@ -221,6 +224,8 @@ def _local(config: PolicyConfig, source: _Source) -> Any:
         grammar=None if config.grammar == "none" else config.grammar,
         seed=config.seed,
         max_batch_size=config.max_batch_size,
+        # An adapter's checkpoint notes the name: the folder of a named model is another one on every machine.
+        base=config.model if config.model in NAMED_MODELS else source.name,
         **kwargs,
     )
 

@@ -3,8 +3,8 @@
     rows, padded (B, T)  ─►  ids in one row, padding left out (1, N)  ─►  body  ─►  head where an id is trained (M, V)
                                                                            │ attention alone sees rows again
 
-Half of a padded batch of dialogues is padding, and of the ids the policy wrote a quarter: everything but attention
-works on single ids, so it need not know of rows. Rows are right-padded, so a causal attention needs no mask.
+Of a padded batch of dialogues about half is padding, and the policy wrote about a quarter of the rest. Everything but
+attention works on single ids, so it need not know of rows. Rows are right-padded, so causal attention needs no mask.
 
 transformers lets attention be chosen by name. `use_row_attention` gives a model an implementation of our own, once:
 called with rows it works within them, called without it is transformers' own ("sdpa"), so sampling stays as it was.
@@ -33,7 +33,7 @@ _PLAIN_CAUSAL: Final = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Where the ids of padded rows are when their padding is left out.
+    """Where each id of padded rows is once the padding is left out.
 
     Args:
         shape: (B, T) of the padded rows.
@@ -49,6 +49,7 @@ class Rows:
     def of(cls, batch: PackedBatch) -> Rows:
         """Of a batch in form "padded"."""
         there = batch.attention_mask.flatten()
+        # Counting the ids before each place: a place of padding gets the number of the id before it, which is harmless.
         size, columns = batch.input_ids.shape
         return cls((size, columns), there.cumsum(0) - 1, there.nonzero()[:, 0])
 

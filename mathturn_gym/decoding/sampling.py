@@ -1,4 +1,4 @@
-"""From logits to an id: temperature, top-k, top-p and min-p, and a draw that one uniform number determines."""
+"""From logits to an id: temperature, top-k, top-p and min-p, and a draw that is determined by one uniform number."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Sampling", "entropy"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an id is drawn from logits: temperature, then top-k, then top-p, then min-p, then renormalised.
+    """How an id is drawn from logits: temperature, then top-k, then top-p, then min-p, then normalized again.
 
     The order is that of `transformers.generate`.
 
     Args:
-        temperature: > 0 divides the logits; 0 takes the likeliest id. The log-probs of a greedy policy are those of
-            the untempered distribution: they are no behaviour probabilities, and ratios must not be built on them.
+        temperature: > 0 divides the logits; 0 takes the likeliest id. The log-probs of greedy sampling are those at
+            temperature 1: they are no behavior log-probs, and no importance ratio can be built on them.
         top_p: Keep the smallest set of ids whose probability reaches this, in (0, 1]; 1 keeps all.
         top_k: Keep this many ids; 0 keeps all.
         min_p: Keep the ids whose probability is at least this share of the likeliest one's, in [0, 1]; 0 keeps all

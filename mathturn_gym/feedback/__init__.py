@@ -5,9 +5,9 @@ Chinese, `TemplateFeedback` says it in your words, and `feedback_mode` registers
 lists what each tells.
 """
 
+from mathturn_gym.feedback._registry import FEEDBACK, Feedback, FeedbackMode, feedback_mode, get_feedback
+from mathturn_gym.feedback._templates import TemplateFeedback
 from mathturn_gym.feedback.modes import hint, hint_flipped, plain
-from mathturn_gym.feedback.registry import FEEDBACK, Feedback, FeedbackMode, feedback_mode, get_feedback
-from mathturn_gym.feedback.templates import TemplateFeedback
 from mathturn_gym.feedback.texts import RIGHT_TEXT, WRONG_TEXT
 
 __all__ = [

@@ -18,9 +18,9 @@ Controls, to see whether a policy listens:
 
 from __future__ import annotations
 
-from mathturn_gym.feedback.calculator import last_calculation
-from mathturn_gym.feedback.grading import grade
-from mathturn_gym.feedback.registry import Texts, feedback_mode
+from mathturn_gym.feedback._calculator import last_calculation
+from mathturn_gym.feedback._grading import grade
+from mathturn_gym.feedback._registry import Texts, feedback_mode
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Status, TurnContext
 from mathturn_gym.verifier import is_readable

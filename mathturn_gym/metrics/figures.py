@@ -40,6 +40,7 @@ MEANING: Final[dict[str, str]] = {
     "return": "discounted return of the first turn (the sum of rewards where an episode carries no returns)",
     "no_answer": "of all turns: no answer was found",
     "undecided": "of all turns: the verifier could not decide",
+    "verifier_errors": "of all turns: a verifier of the user's raised (such turns are undecided, too)",
     "cut_off": "of all turns: the completion was ended by its budget",
     "repeated_answer": "of the answers given after a turn that was not right: one that was not right before",
     "distinct_answers": "different answers per episode that gave any",
@@ -73,6 +74,7 @@ class EpisodeFacts:
         answers: K answers (as `answer_key` writes them), None for none.
         tokens: K lengths.
         cut_off: Turns that their budget ended.
+        verifier_errors: Turns whose verifier raised.
         settled: It ended by being solved: its last answer stands.
         value: Its return.
     """
@@ -83,6 +85,7 @@ class EpisodeFacts:
     answers: tuple[str | None, ...]
     tokens: tuple[int, ...]
     cut_off: int
+    verifier_errors: int
     settled: bool
     value: float
 
@@ -109,6 +112,7 @@ def facts(episode: Episode) -> EpisodeFacts:
         answers=tuple(None if v.answer is None else answer_key(v.answer) for v in episode.verdicts),
         tokens=tuple((episode.turn_spans[:, 1] - episode.turn_spans[:, 0]).tolist()),
         cut_off=sum(episode.turn_truncated),
+        verifier_errors=sum(verdict.is_verifier_error for verdict in episode.verdicts),
         settled=episode.stop_reason is StopReason.SOLVED,
         value=value,
     )
@@ -156,6 +160,7 @@ def _answers(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
     turns = _floats([len(e.right) for e in episodes])
     for name, status in (("no_answer", Status.NO_ANSWER), ("undecided", Status.UNDECIDED)):
         yield Column(name, _floats([e.statuses.count(status) for e in episodes]), turns)
+    yield Column("verifier_errors", _floats([e.verifier_errors for e in episodes]), turns)
     yield Column("cut_off", _floats([e.cut_off for e in episodes]), turns)
     repeats, retries = zip(*(_repeats(e) for e in episodes), strict=True) if episodes else ((), ())
     yield Column("repeated_answer", _floats(repeats), _floats(retries))

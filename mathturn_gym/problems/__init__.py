@@ -1,20 +1,27 @@
-"""Problems: procedural generators and files, all as `ProblemSource`: (seed, index) -> Problem."""
+"""Problems: procedural generators, files and data sets, all as `ProblemSource`: (seed, index) -> Problem.
+
+>>> load_problems("lins", split="test").get(seed=0, index=0).gold
+('7',)
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, TypeAlias
 
-from mathturn_gym.errors import InvalidValueError, raise_unknown_name
-from mathturn_gym.problems.base import SPLITS, FiniteSource, Generator, ProblemSource, split_of
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.problems import _data_sets
+from mathturn_gym.problems._names import FileOptions, at_path, by_name
+from mathturn_gym.problems.base import SPLITS, Generator, ProblemSource, split_of
 from mathturn_gym.problems.curriculum import Curriculum
-from mathturn_gym.problems.families import FAMILIES, FORMS, LEVELS, Family
-from mathturn_gym.problems.files import BadRow, DataSet, ProblemFile, StreamedFile
-from mathturn_gym.problems.generators import Addition, GuessNumber, LinearEquation, Multiplication
+from mathturn_gym.problems.families import FAMILIES, FORMS, LEVELS, NAMES, Family
+from mathturn_gym.problems.files import ProblemFile, StreamedFile
 from mathturn_gym.problems.gold import GoldFailure, check_gold
+from mathturn_gym.problems.lists import FiniteSource, ProblemList, SplitSource
 from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
+from mathturn_gym.problems.rows import BadRow, RowProblems, numbered
+from mathturn_gym.problems.sets import Distinct, check_disjoint, count_distinct, distinct, overlap
 from mathturn_gym.types import Problem
 
 __all__ = [
@@ -23,111 +30,122 @@ __all__ = [
     "LEVELS",
     "NAMES",
     "SPLITS",
-    "Addition",
     "BadRow",
     "Curriculum",
-    "DataSet",
+    "Distinct",
     "Family",
     "FiniteSource",
     "Generator",
     "GoldFailure",
-    "GuessNumber",
-    "LinearEquation",
     "Mixture",
-    "Multiplication",
     "ProblemFile",
+    "ProblemList",
     "ProblemSource",
     "ProblemsLike",
+    "RowProblems",
+    "SplitSource",
     "StreamedFile",
+    "check_disjoint",
     "check_gold",
+    "count_distinct",
+    "distinct",
     "filter_by_pass_rate",
     "load_problems",
+    "overlap",
     "pass_rates",
     "split_of",
 ]
 
-ProblemsLike: TypeAlias = "str | Path | Problem | Sequence[Problem] | ProblemSource"
-
-NAMES: Final = ("lins", "add1", "add2", "add3", "mul2", "guess8")
-"""Built-in sources by name; `NAME:SPLIT` chooses a split. `addN`, `mulN` and `guessN` take other numbers too."""
-
-_NAME: Final = re.compile(r"(?P<family>[a-z]+)(?P<number>\d*)(?::(?P<split>\w+))?")
-_FILE: Final = re.compile(r"\.(?:(?:jsonl|ndjson|json|csv)(?:\.gz)?|parquet)$", re.IGNORECASE)
-_FAMILY: Final = re.compile(r"(?P<family>[a-z-]+)(?:@(?P<level>\d+))?(?::(?P<split>\w+))?(?::(?P<form>\w+))?")
-_WEIGHTED: Final = re.compile(r"(?:(?P<weight>\d+(?:\.\d+)?)\*)?(?P<name>.+)")
+ProblemsLike: TypeAlias = (
+    "str | Path | Problem | Sequence[Problem] | Sequence[Mapping[str, Any]] | Mapping[str, Any] | ProblemSource | Any"
+)
+"""What `load_problems` takes; the last stands for a `datasets.Dataset`."""
 
 
-def load_problems(problems: ProblemsLike) -> ProblemSource:
+def load_problems(
+    problems: ProblemsLike,
+    split: str | None = None,
+    *,
+    fields: Mapping[str, str] | None = None,
+    skip_bad_rows: bool = False,
+    shuffle: bool | None = None,
+) -> ProblemSource:
     """The source behind what a user gives.
 
     Args:
-        problems: A name (`"lins"`, `"lins:test"`, `"add2"`, `"guess8"`), a family (`"quadratic"`, `"quadratic@2"`,
-            `"quadratic@2:test:latex"`; `"families"` is all of them), a mixture of these (`"3*linear@1+primes"`), the path
-            of a file of problems (with `:test` for the part that a stable hash puts there), `"hf:NAME:CONFIG:SPLIT"` for a
-            Hugging Face data set, a `Problem`, a sequence of them, or a `ProblemSource`.
+        problems: One of these:
+
+            - a name: `"lins"`, `"add2:test"`, `"guess8"`; a family `"quadratic"`, `"quadratic@2"`,
+              `"quadratic@2:test:latex"` (`"families"` is all of them); a mixture `"3*linear@1+primes"`; a curriculum
+              `"curriculum:integers,linear@1-3"`;
+            - the path of a file (JSON lines, JSON, CSV, Parquet), or of a folder that `save_to_disk` wrote;
+            - `"hf:NAME"`, `"hf:NAME:CONFIG"`, `"hf:NAME:CONFIG:SPLIT"`: a Hugging Face data set;
+            - a `datasets.Dataset` or `DatasetDict`, a list of dictionaries, `Problem` objects;
+            - `{"train": …, "test": …}`: any of these for each split;
+            - a `ProblemSource`.
+        split: "train", "validation", "test" or "all": that part (`source.part(split)`). A file or list that has no splits
+            is divided by a hash of the prompt, which is logged. None leaves the choice open: generators and data sets
+            with splits then play train problems, files and lists all they have.
+        fields: Which columns of a file or data set hold what: `{"prompt": COLUMN, "gold": COLUMN}`, `"solution"` instead
+            of `"gold"` for texts that end in their answer, and `"id"`. None recognizes the schema of each row.
+        skip_bad_rows: Leave broken rows of a file or data set out (with a warning that counts them) instead of raising at
+            the first.
+        shuffle: True plays a list or file in an order that the seed decides, False (and None) in its own. A generator's
+            order always comes from the seed: False is refused.
 
     Raises:
-        InvalidValueError: unknown name (the nearest is suggested) or type.
-        ProblemFileError: the file is missing or broken.
+        InvalidValueError: unknown name (the nearest is suggested), type or split; options that do not go with it.
+        ProblemFileError: a file or data set is missing or broken.
 
     >>> load_problems("add1:test").get(seed=1, index=0).gold
     ('6',)
+    >>> load_problems([{"question": "1+1=?", "answer": 2}]).get(seed=0, index=0).gold
+    ('2',)
     """
+    source = _source(problems, FileOptions(fields, skip_bad_rows))
+    if split is not None:
+        source = source.part(split)
+    if shuffle:
+        return source.shuffled()
+    if shuffle is False and any(leaf.size is None for leaf in source.leaves()):
+        raise InvalidValueError(
+            f"shuffle=False is for lists and files: the order of {source.name!r} comes from the seed"
+        )
+    return source
+
+
+def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
+    if isinstance(problems, str):
+        return by_name(problems, options)
+    if isinstance(problems, Path):
+        return at_path(problems, options)
+    if _data_sets.is_data_set(problems):
+        return _data_sets.from_loaded(problems, "problems", options.fields, options.skip_bad_rows)
+    if isinstance(problems, Mapping):
+        return SplitSource({split: _part(split, given, options) for split, given in problems.items()})
+    if isinstance(problems, Sequence) and problems and all(isinstance(row, Mapping) for row in problems):
+        return RowProblems(numbered(problems), "problems", "problems", options.fields, options.skip_bad_rows)
+    if options.given:
+        raise InvalidValueError("fields and skip_bad_rows are for files, data sets and lists of dictionaries")
     if isinstance(problems, ProblemSource):
         return problems
     if isinstance(problems, Problem):
-        return FiniteSource([problems])
-    if isinstance(problems, Sequence) and not isinstance(problems, str):
-        wrong = [type(item).__name__ for item in problems if not isinstance(item, Problem)]
-        if wrong:
-            raise InvalidValueError(f"problems must hold Problem objects only, got {wrong[0]}")
-        return FiniteSource(problems)
-    if not isinstance(problems, (str, Path)):
-        raise InvalidValueError(
-            f"problems must be a name, a path, Problem objects or a ProblemSource, got {problems!r}"
-        )
-    if isinstance(problems, Path):
-        return DataSet(problems) if problems.is_dir() else ProblemFile(problems)
-    if problems.startswith("hf:"):
-        return _data_set(problems.removeprefix("hf:"))
-    file, _, split = problems.rpartition(":")
-    if split in (*SPLITS, "all") and _FILE.search(file):
-        return ProblemFile(file).part(split)
-    return ProblemFile(problems) if _FILE.search(problems) else _by_name(problems)
+        return ProblemList([problems])
+    if isinstance(problems, Sequence):
+        ours = [item for item in problems if isinstance(item, Problem)]
+        if len(ours) < len(problems):
+            other = next(type(item).__name__ for item in problems if not isinstance(item, Problem))
+            raise InvalidValueError(f"problems must hold Problem objects only, got {other} (or dictionaries only)")
+        return ProblemList(ours)
+    raise InvalidValueError(
+        "problems must be a name, a path, Problem objects, dictionaries, a data set, {split: …} or a ProblemSource, got"
+        f" {problems!r}"
+    )
 
 
-def _data_set(name: str) -> DataSet:
-    """`NAME`, `NAME:SPLIT` or `NAME:CONFIG:SPLIT`."""
-    parts = name.split(":")
-    if not 1 <= len(parts) <= 3 or not all(parts):
-        raise InvalidValueError(f"a data set is 'hf:NAME', 'hf:NAME:SPLIT' or 'hf:NAME:CONFIG:SPLIT', got 'hf:{name}'")
-    return DataSet(parts[0], parts[1] if len(parts) == 3 else None, parts[-1] if len(parts) > 1 else "train")
-
-
-def _by_name(name: str) -> ProblemSource:
-    if "+" in name:
-        parts = [_WEIGHTED.fullmatch(part.strip()) for part in name.split("+")]
-        found = [part for part in parts if part is not None]
-        if len(found) == len(parts):
-            weights = [float(part["weight"] or 1) for part in found]
-            return Mixture([load_problems(part["name"]) for part in found], weights, name)
-    match = _NAME.fullmatch(name)
-    if match is not None:
-        family, number, split = match["family"], match["number"], match["split"] or "train"
-        if family == "lins" and not number:
-            return LinearEquation(split)
-        if family == "add" and number:
-            return Addition(int(number), split)
-        if family == "mul" and number:
-            return Multiplication(int(number), split)
-        if family == "guess" and number:
-            return GuessNumber(int(number), split)
-    match = _FAMILY.fullmatch(name)
-    if match is not None and match["family"] in (*FAMILIES, "families"):
-        level = None if match["level"] is None else int(match["level"])
-        place = level, match["split"] or "train", match["form"] or "plain"
-        if match["family"] != "families":
-            return Family(match["family"], *place)
-        return Mixture([Family(family, *place) for family in FAMILIES], name=name)
-    known = [*NAMES, *(f"{known}:test" for known in NAMES), *FAMILIES, "families", "FAMILY@LEVEL:SPLIT:FORM"]
-    raise_unknown_name("problems", name, [*known, "FILE.jsonl"])
+def _part(split: object, given: ProblemsLike, options: FileOptions) -> ProblemSource:
+    """What is given for one split: all of a list, and of a generator the part of that name (see `SplitSource`)."""
+    if not isinstance(split, str):
+        raise InvalidValueError(f"problems must have the names of splits as keys, got {split!r}")
+    source = _source(given, options)
+    return source.called(split) if isinstance(source, FiniteSource) and source.split is None else source

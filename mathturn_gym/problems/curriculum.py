@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
+import re
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,79 +21,138 @@ from mathturn_gym.types import Episode, Problem
 
 __all__ = ["Curriculum"]
 
+Ladder: TypeAlias = "ProblemSource | str | Sequence[ProblemSource | str]"
 _SOFTNESS: Final = 0.1
+_RANGE: Final = re.compile(r"(?P<low>\d+)(?:-(?P<high>\d+))?")
 
 
 class Curriculum(ProblemSource):
-    """Procedural families whose levels are chosen by the success rate so far.
+    """Sources that are drawn from according to the success rate so far.
 
-    A cell is a family at a level. Its rate is the share of solved episodes among its last `window`. Cells in the target
-    band weigh 1, cells outside it less and less: exp(-distance / 0.1). A cell without enough history weighs 1 at level 1,
-    and otherwise as soon as the level below it is solved more often than the band's lower end. A share `explore` of the
-    items is drawn from all cells alike, so that no rate grows stale.
+    A *cell* is a source of its own, such as a family at a level. Cells stand on *ladders*, from easy to hard. A cell's
+    rate is the share of solved episodes among its last `window`. Cells in the target band weigh 1, cells outside it less
+    and less: exp(-distance / 0.1). A cell without enough history weighs 1 at the foot of its ladder, and otherwise as soon
+    as the cell below it is solved more often than the band's lower end. A share `explore` of the items is drawn from all
+    cells alike, so that no rate grows stale.
 
     Item (seed, index) depends on these two and on the recorded history, on nothing else: the same history gives the same
-    items, whatever the order of `get` calls in between. `state_dict` keeps the history in a checkpoint.
+    items, whatever the order of `get` calls in between. Every problem says in `metadata["cell"]` which cell it is from.
+    `state_dict` keeps the history in a checkpoint.
 
     Args:
-        families: Their names.
-        levels: The levels to use.
+        ladders: Each a source, or a sequence of sources from easy to hard; names (`"lins"`, `"linear@2"`) stand for
+            sources.
         band: Success rates to aim at, 0 <= low < high <= 1.
         window: Episodes of a cell that count.
         minimum: Episodes that a cell needs before its rate counts.
         explore: Share of items drawn from all cells alike, in [0, 1].
-        split: Of the families.
-        form: Of the families.
 
     Raises:
         InvalidValueError: an argument outside what is allowed.
 
-    >>> curriculum = Curriculum(["integers"], minimum=2)
+    >>> curriculum = Curriculum([["add1", "add2"], "lins"], minimum=2)
     >>> for _ in range(2):
-    ...     curriculum.record("integers", 1, solved=True)
-    >>> curriculum.weights()["integers@2"] > curriculum.weights()["integers@3"]
-    True
+    ...     curriculum.record("add1", solved=True)
+    >>> {cell: round(weight, 2) for cell, weight in curriculum.weights().items()}
+    {'add1': 0.06, 'add2': 0.47, 'lins': 0.47}
     """
 
     def __init__(
         self,
-        families: Sequence[str] = FAMILIES,
-        levels: Sequence[int] = LEVELS,
+        ladders: Sequence[Ladder],
         *,
         band: tuple[float, float] = (0.3, 0.7),
         window: int = 64,
         minimum: int = 8,
         explore: float = 0.1,
-        split: str = "train",
-        form: str = "plain",
     ) -> None:
-        if isinstance(families, str) or not families or not levels:
-            raise InvalidValueError(
-                f"families and levels must hold at least one name each, got {families!r}, {levels!r}"
-            )
+        if isinstance(ladders, str) or not ladders:
+            raise InvalidValueError(f"ladders must hold at least one source, got {ladders!r}")
         low, high = (check_float("band", end, low=0.0, high=1.0) for end in band)
         if low >= high:
             raise InvalidValueError(f"band must be (low, high) with low < high, got {band!r}")
         self.band = low, high
-        self.window = check_int("window", window, low=1)
-        self.minimum = check_int("minimum", minimum, low=1, high=self.window)
+        self.minimum = check_int("minimum", minimum, low=1, high=check_int("window", window, low=1))
         self.explore = check_float("explore", explore, low=0.0, high=1.0)
-        self.name = f"curriculum:{split}"
-        self._levels = sorted(set(levels))
-        self._cells = {(name, level): Family(name, level, split, form) for name in families for level in self._levels}
-        self._history: dict[tuple[str, int], deque[bool]] = {cell: deque(maxlen=window) for cell in self._cells}
-        self._ends: np.ndarray[Any, np.dtype[np.float64]] | None = None
+        self._cells, self._below = _cells(ladders)
+        self._history = _History(self._cells, window)
+        self._ends: tuple[int, np.ndarray[tuple[int], np.dtype[np.float64]]] | None = None
+        self.name = f"curriculum:{','.join(self._cells)}"
+        splits = {source.split for source in self._cells.values()}
+        self.split = splits.pop() if len(splits) == 1 else None
 
-    def record(self, family: str, level: int, *, solved: bool) -> None:
+    @classmethod
+    def of_families(
+        cls,
+        families: Sequence[str] = FAMILIES,
+        levels: Sequence[int] = LEVELS,
+        *,
+        form: str = "plain",
+        band: tuple[float, float] = (0.3, 0.7),
+        window: int = 64,
+        minimum: int = 8,
+        explore: float = 0.1,
+    ) -> Curriculum:
+        """One ladder per family, whose cells are its levels.
+
+        Args:
+            families: Their names.
+            levels: The levels to use.
+            form: "plain" text or "latex".
+            band: See `Curriculum`.
+            window: See `Curriculum`.
+            minimum: See `Curriculum`.
+            explore: See `Curriculum`.
+
+        Raises:
+            InvalidValueError: unknown family or level; an argument outside what is allowed.
+        """
+        if isinstance(families, str) or not families or not levels:
+            raise InvalidValueError(f"families and levels must hold at least one each, got {families!r}, {levels!r}")
+        ladders = [[Family(name, level, form=form) for level in sorted(set(levels))] for name in families]
+        return cls(ladders, band=band, window=window, minimum=minimum, explore=explore)
+
+    @classmethod
+    def named(cls, text: str, load: Callable[[str], ProblemSource]) -> Curriculum:
+        """The curriculum of a text such as `integers,linear@1-3,add1<add2<add3,lins`.
+
+        Commas separate ladders; `<` separates the cells of one, from easy to hard. `FAMILY@LOW-HIGH` is a ladder of levels,
+        and families without levels have those of the next one that has some.
+
+        Args:
+            text: As above.
+            load: Gives the source of a name.
+
+        Raises:
+            InvalidValueError: not of this form, or an unknown name.
+        """
+        form = "problems must be 'curriculum:FAMILY,FAMILY@LOW-HIGH' or 'curriculum:NAME<NAME,NAME'"
+        ladders: list[list[ProblemSource]] = []
+        levels: range | None = None
+        for written in reversed(text.split(",")):
+            family, at, span = written.partition("@")
+            match = _RANGE.fullmatch(span)
+            if "<" not in written and family in FAMILIES and (match is not None or not at):
+                if match is not None:
+                    levels = range(int(match["low"]), int(match["high"] or match["low"]) + 1)
+                if not levels:
+                    raise InvalidValueError(f"{form}, got {written!r}, which has no levels")
+                ladders.append([Family(family, level) for level in levels])
+            elif written:
+                ladders.append([load(cell) for cell in written.split("<")])
+            else:
+                raise InvalidValueError(f"{form}, got 'curriculum:{text}'")
+        return cls(ladders[::-1])
+
+    def record(self, cell: str, *, solved: bool) -> None:
         """Adds an outcome to the history.
 
         Raises:
             InvalidValueError: the curriculum has no such cell.
         """
-        if (family, level) not in self._history:
-            raise InvalidValueError(f"curriculum has no cell {family}@{level}; it has {', '.join(self.weights())}")
-        self._history[family, level].append(bool(solved))
-        self._ends = None
+        if cell not in self._cells:
+            raise InvalidValueError(f"curriculum has no cell {cell!r}; it has {', '.join(self._cells)}")
+        self._history.add(cell, bool(solved))
 
     def record_episode(self, episode: Episode) -> None:
         """`record` for an episode of this curriculum: `collect(…, on_episode=curriculum.record_episode)`.
@@ -98,40 +160,75 @@ class Curriculum(ProblemSource):
         Episodes end in an order that depends on the batching; where that must not matter, record them in order of their
         index once `collect` has returned.
         """
-        self.record(str(episode.metadata["family"]), int(episode.metadata["level"]), solved=episode.solved)
+        self.record(str(episode.metadata.get("cell")), solved=episode.solved)
 
     def rates(self) -> dict[str, float | None]:
         """The success rate of each cell, None where too few episodes are known."""
-        return {f"{name}@{level}": self._rate((name, level)) for name, level in self._cells}
+        return {cell: self._rate(cell) for cell in self._cells}
 
     def weights(self) -> dict[str, float]:
         """The chance of each cell; they add up to 1."""
         scores = {cell: self._score(cell) for cell in self._cells}
         total, count = sum(scores.values()), len(scores)
         return {
-            f"{name}@{level}": self.explore / count + (1 - self.explore) * (score / total if total else 1 / count)
-            for (name, level), score in scores.items()
+            cell: self.explore / count + (1 - self.explore) * (score / total if total else 1 / count)
+            for cell, score in scores.items()
         }
 
     def get(self, seed: int, index: int) -> Problem:
         """Item `index` of the cell that the lot of (seed, index) falls on under the present weights."""
-        if self._ends is None:
-            self._ends = np.cumsum(list(self.weights().values()))
-        lot = uniforms(derive_seed("curriculum", seed, index), 1)[0] * self._ends[-1]
-        place = min(int(np.searchsorted(self._ends, lot, side="right")), len(self._cells) - 1)
-        return list(self._cells.values())[place].get(seed, index)
+        if self._ends is None or self._ends[0] != self._history.version:
+            self._ends = self._history.version, np.cumsum(list(self.weights().values()))
+        ends = self._ends[1]
+        lot = uniforms(derive_seed("curriculum", seed, index), 1)[0] * ends[-1]
+        cell = list(self._cells)[min(int(np.searchsorted(ends, lot, side="right")), len(self._cells) - 1)]
+        return _marked(self._cells[cell].get(seed, index), cell)
 
     def by_id(self, problem_id: str) -> Problem:
-        """The problem of the cell that its id names."""
-        return self._mixture().by_id(problem_id)
+        """The problem of the first cell that has it."""
+        for cell, source in self._cells.items():
+            try:
+                return _marked(source.by_id(problem_id), cell)
+            except InvalidValueError:
+                continue
+        raise InvalidValueError(
+            f"problem_id {problem_id!r} is in none of the {len(self._cells)} cells of {self.name!r}"
+        )
+
+    def part(self, split: str) -> ProblemSource:
+        """Train: this curriculum, its cells restricted to train problems, with the same history.
+
+        Every other split: all cells alike, whatever the history, so that evaluations stay comparable.
+        """
+        if self.split == split == "train":
+            return self
+        cells = {cell: source.part(split) for cell, source in self._cells.items()}
+        if split != "train":
+            return Mixture(list(cells.values()), name="+".join(cells))
+        other = copy.copy(self)
+        other._cells, other.split = cells, "train"
+        return other
+
+    def shuffled(self) -> Curriculum:
+        """This curriculum, with the same history, its cells in orders that the seed decides."""
+        other = copy.copy(self)
+        other._cells = {cell: source.shuffled() for cell, source in self._cells.items()}
+        return other
 
     def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
         """The cells of this family and level, unweighted."""
-        return self if family is None and level is None else self._mixture().select(family=family, level=level)
+        if family is None and level is None:
+            return self
+        return Mixture(list(self._cells.values()), name=self.name).select(family=family, level=level)
+
+    def leaves(self) -> Iterator[ProblemSource]:
+        """The leaves of the cells."""
+        for source in self._cells.values():
+            yield from source.leaves()
 
     def state_dict(self) -> dict[str, list[bool]]:
         """The history, as JSON types."""
-        return {f"{name}@{level}": list(outcomes) for (name, level), outcomes in self._history.items()}
+        return self._history.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Sequence[bool]]) -> None:
         """Puts a history of `state_dict` in place of the present one.
@@ -139,27 +236,71 @@ class Curriculum(ProblemSource):
         Raises:
             InvalidValueError: it is the history of other cells.
         """
-        if set(state) != set(self.state_dict()):
-            raise InvalidValueError(f"state has the cells {sorted(state)}, this curriculum {sorted(self.state_dict())}")
-        for cell, outcomes in self._history.items():
-            outcomes.clear()
-            outcomes.extend(bool(solved) for solved in state[f"{cell[0]}@{cell[1]}"])
-        self._ends = None
+        if set(state) != set(self._cells):
+            raise InvalidValueError(f"state has the cells {sorted(state)}, this curriculum {sorted(self._cells)}")
+        self._history.replace(state)
 
-    def _rate(self, cell: tuple[str, int]) -> float | None:
+    def _rate(self, cell: str) -> float | None:
         outcomes = self._history[cell]
         return sum(outcomes) / len(outcomes) if len(outcomes) >= self.minimum else None
 
-    def _score(self, cell: tuple[str, int]) -> float:
+    def _score(self, cell: str) -> float:
         rate, (low, high) = self._rate(cell), self.band
         if rate is not None:
-            distance = max(low - rate, rate - high, 0.0)
-            return math.exp(-distance / _SOFTNESS)
-        place = self._levels.index(cell[1])
-        if place == 0:
+            return math.exp(-max(low - rate, rate - high, 0.0) / _SOFTNESS)
+        below = self._below[cell]
+        if below is None:
             return 1.0
-        below = self._rate((cell[0], self._levels[place - 1]))
-        return 1.0 if below is not None and below > low else 0.0
+        rate_below = self._rate(below)
+        return 1.0 if rate_below is not None and rate_below > low else 0.0
 
-    def _mixture(self) -> Mixture:
-        return Mixture(list(self._cells.values()), name=self.name)
+
+class _History:
+    """The last outcomes of every cell; shared by a curriculum and its train part.
+
+    Attributes:
+        version: Grows with every change, so that weights are computed anew when they have to be.
+    """
+
+    def __init__(self, cells: Iterable[str], window: int) -> None:
+        self._outcomes: dict[str, deque[bool]] = {cell: deque(maxlen=window) for cell in cells}
+        self.version = 0
+
+    def __getitem__(self, cell: str) -> deque[bool]:
+        return self._outcomes[cell]
+
+    def add(self, cell: str, solved: bool) -> None:
+        self._outcomes[cell].append(solved)
+        self.version += 1
+
+    def replace(self, state: Mapping[str, Sequence[bool]]) -> None:
+        for cell, outcomes in self._outcomes.items():
+            outcomes.clear()
+            outcomes.extend(bool(solved) for solved in state[cell])
+        self.version += 1
+
+    def to_dict(self) -> dict[str, list[bool]]:
+        return {cell: list(outcomes) for cell, outcomes in self._outcomes.items()}
+
+
+def _cells(ladders: Sequence[Ladder]) -> tuple[dict[str, ProblemSource], dict[str, str | None]]:
+    """The sources by the name of their cell (the source's without its split), and the cell below each."""
+    from mathturn_gym.problems import load_problems
+
+    cells: dict[str, ProblemSource] = {}
+    below: dict[str, str | None] = {}
+    for ladder in ladders:
+        lower: str | None = None
+        for given in [ladder] if isinstance(ladder, (str, ProblemSource)) else ladder:
+            source = load_problems(given)
+            cell = source.name.removesuffix(f":{source.split or 'train'}")
+            if cell in cells:
+                raise InvalidValueError(f"ladders must hold every source once: {cell!r} comes twice")
+            cells[cell], below[cell], lower = source, lower, cell
+    if not cells:
+        raise InvalidValueError(f"ladders must hold at least one source, got {ladders!r}")
+    return cells, below
+
+
+def _marked(problem: Problem, cell: str) -> Problem:
+    return dataclasses.replace(problem, metadata={**problem.metadata, "cell": cell})

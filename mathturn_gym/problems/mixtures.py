@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, check_float
-from mathturn_gym.problems.base import FiniteSource, ProblemSource
+from mathturn_gym.problems.base import ProblemSource, check_split
+from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
 
@@ -40,9 +41,7 @@ class Mixture(ProblemSource):
         names = [source.name for source in self.sources]
         for source_name in names:
             if names.count(source_name) > 1:
-                raise InvalidValueError(
-                    f"sources must have different names (ids begin with them): {source_name!r} comes twice"
-                )
+                raise InvalidValueError(f"sources must have different names: {source_name!r} comes twice")
         weights = [1.0] * len(names) if weights is None else list(weights)
         if len(weights) != len(names):
             raise InvalidValueError(f"weights must have one entry per source: {len(weights)} for {len(names)}")
@@ -51,6 +50,8 @@ class Mixture(ProblemSource):
             raise InvalidValueError("weights must not all be 0")
         self._ends = np.cumsum(self.weights) / sum(self.weights)
         self.name = "+".join(names) if name is None else name
+        splits = {source.split for source in self.sources}
+        self.split = splits.pop() if len(splits) == 1 else None
 
     def get(self, seed: int, index: int) -> Problem:
         """Item `index` of the source that the lot of (seed, index) falls on."""
@@ -59,7 +60,7 @@ class Mixture(ProblemSource):
         return self.sources[place].get(seed, index)
 
     def by_id(self, problem_id: str) -> Problem:
-        """The problem of the source whose ids have this form."""
+        """The problem of the first source that has it."""
         for source in self.sources:
             try:
                 return source.by_id(problem_id)
@@ -68,6 +69,19 @@ class Mixture(ProblemSource):
         raise InvalidValueError(
             f"problem_id {problem_id!r} is in none of the {len(self.sources)} sources of {self.name!r}"
         )
+
+    def part(self, split: str) -> ProblemSource:
+        """The mixture of the sources' parts, with their weights."""
+        return self if self.split == check_split(split) else self._of(lambda source: source.part(split))
+
+    def shuffled(self) -> Mixture:
+        """The mixture of the sources, each in an order that the seed decides."""
+        return self._of(lambda source: source.shuffled())
+
+    def leaves(self) -> Iterator[ProblemSource]:
+        """The leaves of the sources."""
+        for source in self.sources:
+            yield from source.leaves()
 
     def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
         """The mixture of those sources that have the family and level, with their weights."""
@@ -85,6 +99,9 @@ class Mixture(ProblemSource):
             return kept[0][0]
         return Mixture([source for source, _ in kept], [weight for _, weight in kept], self.name)
 
+    def _of(self, change: Callable[[ProblemSource], ProblemSource]) -> Mixture:
+        return Mixture([change(source) for source in self.sources], self.weights, self.name)
+
 
 def pass_rates(episodes: Iterable[Episode]) -> dict[str, float]:
     """The share of solved episodes per problem id.
@@ -100,14 +117,14 @@ def pass_rates(episodes: Iterable[Episode]) -> dict[str, float]:
 
 def filter_by_pass_rate(
     source: FiniteSource, rates: Mapping[str, float], *, low: float = 0.0, high: float = 1.0
-) -> FiniteSource:
+) -> ProblemList:
     """The problems whose measured pass rate is in (low, high): neither always nor never solved, by default.
 
     Problems without a measured rate are left out. A group of episodes that all succeed, or all fail, has no advantage to
     learn from (AReaL drops such prompts the same way).
 
     Args:
-        source: A list of problems.
+        source: A list of problems (`distinct(source, n)` makes one of a generator).
         rates: By problem id, e.g. from `pass_rates`.
         low: The rate must be above it.
         high: The rate must be below it.
@@ -116,10 +133,11 @@ def filter_by_pass_rate(
         InvalidValueError: bounds outside [0, 1], or no problem is left.
     """
     low, high = check_float("low", low, low=0.0, high=1.0), check_float("high", high, low=0.0, high=1.0)
-    kept = [problem for problem in source.problems if low < rates.get(problem.id, -1.0) < high]
+    problems = list(source)
+    kept = [problem for problem in problems if low < rates.get(problem.id, -1.0) < high]
     if not kept:
-        measured = sum(problem.id in rates for problem in source.problems)
+        measured = sum(problem.id in rates for problem in problems)
         raise InvalidValueError(
             f"no problem of {source.name!r} has a pass rate between {low} and {high} ({measured} of {len(source)} have one)"
         )
-    return FiniteSource(kept, source.name)
+    return ProblemList(kept, source.name, source.split, shuffle=source.shuffle)

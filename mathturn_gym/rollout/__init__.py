@@ -15,10 +15,10 @@ declares as its `scheduler` decides how it is asked:
 
 from mathturn_gym.rollout._asyncio import Progress
 from mathturn_gym.rollout._collect import acollect, collect
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.policies import AsyncPolicy, Scheduler, StreamingPolicy
-from mathturn_gym.rollout.recorder import EpisodeRecorder
-from mathturn_gym.rollout.run import EpisodeRun
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._policies import AsyncPolicy, Scheduler, StreamingPolicy
+from mathturn_gym.rollout._recorder import EpisodeRecorder
+from mathturn_gym.rollout._run import EpisodeRun
 
 __all__ = [
     "AsyncPolicy",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._policies import AsyncPolicy
 from mathturn_gym.rollout._seat import Seat
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.policies import AsyncPolicy
 from mathturn_gym.types import Episode
 
 __all__ = ["Progress", "play_asyncio", "stream_asyncio"]
@@ -51,28 +52,47 @@ def play_asyncio(
     """
 
     async def play() -> None:
-        async for episode in stream_asyncio(seats, policy, plan, indices, max_waiting=len(seats)):
-            keep(episode)
+        stream = stream_asyncio(seats, policy, plan, indices, max_waiting=len(seats))
+        async with aclosing(stream):
+            async for episode in stream:
+                keep(episode)
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         asyncio.run(play())
-        return
-    # A loop runs in this thread already (a Jupyter cell): this call blocks it, and the episodes need one of their own.
-    failures: list[BaseException] = []
+    else:  # a loop runs in this thread already (a Jupyter cell): this call blocks it
+        _run_beside(play())
+
+
+def _run_beside(work: Coroutine[None, None, None]) -> None:
+    """Runs a coroutine in another thread and waits for it; an interrupt cancels it first."""
+    done: Future[None] = Future()
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work)
+        running.set_result((asyncio.get_running_loop(), task))
+        await task
 
     def run() -> None:
         try:
-            asyncio.run(play())
+            asyncio.run(main())
         except BaseException as error:  # to be raised where `collect` was called
-            failures.append(error)
+            done.set_exception(error)
+        else:
+            done.set_result(None)
 
     thread = threading.Thread(target=run, name="collect", daemon=True)
     thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
+    try:
+        done.result()
+    except BaseException:
+        if not done.done():  # it is this thread that was interrupted
+            loop, task = running.result(timeout=60.0)
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
 
 
 async def stream_asyncio(

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.info import info_of
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.run import EMPTY_COMPLETION, EpisodeRun
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._run import EMPTY_COMPLETION, EpisodeRun
 from mathturn_gym.types import Completion, Episode, Policy
 
 __all__ = ["play_batched"]

@@ -11,10 +11,10 @@ import gymnasium as gym
 from mathturn_gym.errors import InvalidValueError, RunError, check_int, raise_unknown_name
 from mathturn_gym.rollout._asyncio import Progress, play_asyncio, stream_asyncio
 from mathturn_gym.rollout._batched import play_batched
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._policies import AsyncPolicy, Scheduler, StreamingPolicy
 from mathturn_gym.rollout._seat import seats_of
 from mathturn_gym.rollout._streaming import play_streaming
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.policies import AsyncPolicy, Scheduler, StreamingPolicy
 from mathturn_gym.types import Episode, Policy
 
 __all__ = ["acollect", "collect"]
@@ -106,7 +106,7 @@ async def acollect(
 ) -> AsyncGenerator[Episode, None]:
     """The asyncio form of `collect`: yields the same episodes, each as it finishes.
 
-    Leaving the loop early (`aclosing`, or cancelling the task) cancels what runs, its requests included. Where the policy
+    Leaving the loop early (`aclosing`, or canceling the task) cancels what runs, its requests included. Where the policy
     fails, episodes that had finished are still yielded, then the error is raised.
 
     Args:

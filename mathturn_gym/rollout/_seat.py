@@ -9,8 +9,8 @@ import gymnasium as gym
 
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.run import EMPTY_COMPLETION, EpisodeRun
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._run import EMPTY_COMPLETION, EpisodeRun
 from mathturn_gym.types import Completion, Ids, TurnContext, Verdict
 from mathturn_gym.verification import TurnVerifier
 

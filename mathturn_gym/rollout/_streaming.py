@@ -14,9 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final, TypeAlias
 
 from mathturn_gym.errors import PolicyError
+from mathturn_gym.rollout._plan import EpisodePlan
+from mathturn_gym.rollout._policies import StreamingPolicy
 from mathturn_gym.rollout._seat import Seat
-from mathturn_gym.rollout.plan import EpisodePlan
-from mathturn_gym.rollout.policies import StreamingPolicy
 from mathturn_gym.types import Completion, Episode, TurnContext, Verdict
 from mathturn_gym.verification import TurnVerifier
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from mathturn_gym._files import replacing
 from mathturn_gym.errors import InvalidValueError, MathTurnError
 from mathturn_gym.trajectories.records import build_episode, facts_to_record
 
@@ -60,9 +61,8 @@ def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
         "max_seqlen": str(batch.max_seqlen),
         "has_logprobs": str(int(batch.has_logprobs)),
     }
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    save_file(tensors, partial, metadata=header)
-    partial.replace(target)
+    with replacing(target) as scratch:
+        save_file(tensors, scratch, metadata=header)
 
 
 def load_batch(path: str | os.PathLike[str]) -> PackedBatch:

@@ -9,13 +9,13 @@ import itertools
 import json
 import logging
 import os
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from mathturn_gym._files import replacing
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_int
 from mathturn_gym.trajectories.records import episode_from_record, episode_to_record
 from mathturn_gym.trajectories.tables import (
@@ -159,18 +159,11 @@ def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode], *,
     size = check_int("row_group_size", row_group_size, low=1)
     if not target.parent.is_dir():
         raise InvalidValueError(f"path must be in a folder that is there, got {str(target)!r}")
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
+    with replacing(target) as scratch:
         if suffix == ".parquet":
-            count = _write_parquet(partial, episodes, size)
-        else:
-            with _open_text(partial, compressed=suffix == ".jsonl.gz") as stream:
-                count = _write_lines(stream, episodes)
-        partial.replace(target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
-    return count
+            return _write_parquet(scratch, episodes, size)
+        with _open_text(scratch, compressed=suffix == ".jsonl.gz") as stream:
+            return _write_lines(stream, episodes)
 
 
 class EpisodeWriter:

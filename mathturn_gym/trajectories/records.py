@@ -20,6 +20,7 @@ __all__ = [
     "episode_from_record",
     "episode_to_record",
     "facts_to_record",
+    "token_arrays",
 ]
 
 SCHEMA: Final = "mathturn_gym.episode"
@@ -123,13 +124,21 @@ def episode_from_record(record: object) -> Episode:
             f"schema must be {SCHEMA!r} version {SCHEMA_VERSION}, got {record.get('schema')!r} version "
             f"{record.get('schema_version')!r}"
         )
-    return build_episode(
-        record,
-        ids=_integers("ids", _field(record, "ids"), np.int64),
-        loss_mask=_flags("loss_mask", _field(record, "loss_mask")),
-        logprobs=_floats("logprobs", _with_nans(_field(record, "logprobs")), np.float32),
-        versions=_integers("versions", _field(record, "versions"), np.int32),
-    )
+    return build_episode(record, **token_arrays(record))
+
+
+def token_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a record that have one entry per token, by the names of `Episode`'s fields.
+
+    Raises:
+        InvalidEpisodeError: one is missing or of the wrong type.
+    """
+    return {
+        "ids": _integers("ids", _field(record, "ids"), np.int64),
+        "loss_mask": _flags("loss_mask", _field(record, "loss_mask")),
+        "logprobs": _floats("logprobs", _with_nans(_field(record, "logprobs")), np.float32),
+        "versions": _integers("versions", _field(record, "versions"), np.int32),
+    }
 
 
 def build_episode(record: Mapping[str, Any], **tokens: Any) -> Episode:

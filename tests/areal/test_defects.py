@@ -82,7 +82,7 @@ def test_no_stop_on_success(case: Callable[[str], Case], golden_path: Callable[[
         *_, terminated, truncated, info = env.step(np.array(turn["completion_ids"]))
     assert terminated
     assert not truncated
-    assert info["episode"].num_turns == 2
+    assert info["trajectory"].num_turns == 2
 
 
 def test_packed_tokens_grow_with_the_square_of_turns(case: Callable[[str], Case]) -> None:

@@ -23,7 +23,7 @@ from mathturn_gym.areal import (
     register_agent,
     register_environment,
 )
-from mathturn_gym.areal.threads import in_thread
+from mathturn_gym.areal._threads import in_thread
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 from mathturn_gym.types import Completion, Status
 

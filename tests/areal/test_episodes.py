@@ -47,7 +47,7 @@ def play(num_turns: int = 3, *, truncate: bool = False, **kwargs: Any) -> Episod
         *_, terminated, truncated, info = env.step(completion)
         if terminated or truncated:
             break
-    episode: Episode = info["episode"]
+    episode: Episode = info["trajectory"]
     return episode
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mathturn_gym.baselines.config import preset
-from mathturn_gym.baselines.display import TrainingDisplay, draw_curve, sparkline
+from mathturn_gym.baselines._display import TrainingDisplay, draw_curve, sparkline
+from mathturn_gym.tasks import load_task
 
-CONFIG = preset("lins", "runs/x", episodes=640, batch_episodes=64, num_turns=2)
+CONFIG = load_task("lins").config(None, {"batch_episodes": 64, "num_turns": 2}, budget={"episodes": 640})
 HISTORY = [
     {"iteration": i, "episodes": 64 * i, "train/acc@1": i / 10, "train/acc@2": i / 10, "train/entropy": 0.25}
     | ({"validation/acc@1": 0.123, "validation/acc@2": 0.9} if i % 5 == 0 else {})
@@ -27,7 +27,7 @@ def shown(terminal: bool) -> str:
 
 def test_a_terminal_sees_bar_figures_and_curve() -> None:
     text = shown(terminal=True)
-    assert "10/10" in text
+    assert "640/640" in text
     assert "▁▁▂▃▄▅▅▆▇██" in text
     for figure in ("0.123", "0.900", "0.250"):
         assert figure in text

@@ -5,11 +5,10 @@ some are clipped. What has to be set for the objectives to be the same:
 
 * GRPO, `loss_type="grpo"`: `normalization="sequence"`, which `GRPO.loss` has; nothing else.
 * Dr. GRPO, `loss_type="dr_grpo"`: TRL divides by the rows times `max_completion_length`, ours by the rows times the
-  most ids that all answers of an episode can have: the two are set to the same number. `scale_rewards="none"` there,
-  `scale_advantages=False` here.
-* RLOO: an episode has one return (`estimator="rloo"`, `scale_advantages=False`; `normalize_advantages=False` is TRL's
-  default), and is one action: `policy_loss(ratio="product", normalization="sequence")`, where our trainer clips id by
-  id. TRL's has no `rollout_func` and no mask over feedback: a subclass gives it both.
+  most tokens that all answers of an episode can have: the two are set to the same number. `scale_rewards="none"` there.
+* RLOO: TRL takes several steps per batch with the clipped ratio of an episode's whole probability, ours takes one, as
+  published. Where the new policy is the old one, ours is compared as it is; a little away from it, ours with TRL's loss.
+  TRL's has no `rollout_func` and no mask over feedback: a subclass gives it both.
 
 Rewards are the environment's and a discount of 1 adds them up.
 """
@@ -18,19 +17,29 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from mathturn_gym.baselines.config import TrainConfig
-from mathturn_gym.baselines.dr_grpo import DrGRPO
-from mathturn_gym.baselines.grpo import GRPO
-from mathturn_gym.baselines.rloo import RLOO
-from mathturn_gym.baselines.trainer import Trainer
-from mathturn_gym.losses import PolicyLoss, policy_loss
+from mathturn_gym.baselines import (
+    GRPO,
+    RLOO,
+    Algorithm,
+    Budget,
+    DrGRPO,
+    EnvConfig,
+    Evaluation,
+    Optimization,
+    PolicyConfig,
+    RunConfig,
+)
+from mathturn_gym.baselines._trainer import Trainer
+from mathturn_gym.baselines.algorithms import Part, State
+from mathturn_gym.losses import PolicyLoss
 from mathturn_gym.types import Episode
 
 with warnings.catch_warnings():
@@ -45,20 +54,16 @@ pytestmark = [
 EPISODES, GROUP, TURNS, MOST = 16, 4, 4, 8
 
 
-def ours(kind: Callable[[TrainConfig], Trainer], folder: Path, **changes: Any) -> Trainer:
-    config = TrainConfig(
-        run_dir=str(folder),
-        problems="lins",
-        num_turns=TURNS,
-        max_completion_tokens=MOST,
-        batch_episodes=EPISODES,
-        group_size=GROUP,
-        discount=1.0,
-        entropy_weight=0.0,
-        eval_episodes=0,
-        **changes,
+def ours(algorithm: Algorithm[Any]) -> Trainer:
+    config = RunConfig(
+        env=EnvConfig(problems="lins", num_turns=TURNS, max_completion_tokens=MOST),
+        algorithm=algorithm,
+        policy=PolicyConfig(device="cpu"),
+        budget=Budget(episodes=EPISODES),
+        optimization=Optimization(batch_episodes=EPISODES),
+        evaluation=Evaluation(episodes=0),
     )
-    return kind(config)
+    return Trainer(config)
 
 
 def moved(model: Any) -> Any:
@@ -123,7 +128,7 @@ def trl_update(trainer: Any, episodes: Sequence[Episode], new: Any) -> tuple[flo
 def our_update(trainer: Trainer, episodes: Sequence[Episode], new: Any) -> tuple[PolicyLoss, list[torch.Tensor]]:
     batch = trainer.credit(episodes)
     trainer.model.load_state_dict(new.state_dict())
-    out = trainer._part_loss(batch, batch)
+    out = trainer.loss_of(batch, batch)
     out.loss.backward()  # type: ignore[no-untyped-call]
     return out, [p.grad.clone() for p in trainer.model.parameters()]
 
@@ -133,6 +138,10 @@ def check_same(mine: tuple[PolicyLoss, list[torch.Tensor]], theirs: tuple[float,
     assert float(out.clip_fraction) > 0.01  # else the comparison would be of little
     assert abs(loss) > 1e-3
     assert float(out.loss.detach()) == pytest.approx(loss, abs=1e-5)
+    check_same_gradient(gradients, others)
+
+
+def check_same_gradient(gradients: list[torch.Tensor], others: list[torch.Tensor]) -> None:
     largest = max(float(gradient.abs().max()) for gradient in others)
     assert largest > 1e-2
     assert len(gradients) == len(others)
@@ -142,9 +151,9 @@ def check_same(mine: tuple[PolicyLoss, list[torch.Tensor]], theirs: tuple[float,
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
 def test_grpo_has_trls_loss_and_gradient(tmp_path: Path, loss_type: str) -> None:
-    kind = {"grpo": GRPO, "dr_grpo": DrGRPO}[loss_type]
-    trainer = ours(kind, tmp_path / "ours", scale_advantages=False)
-    episodes = trainer._play()
+    algorithm = GRPO(group_size=GROUP) if loss_type == "grpo" else DrGRPO(group_size=GROUP)
+    trainer = ours(algorithm)
+    episodes = trainer.play()
     assert max(episode.num_turns for episode in episodes) > 2
     other = trl.GRPOTrainer(
         model=copy.deepcopy(trainer.model),
@@ -154,7 +163,7 @@ def test_grpo_has_trls_loss_and_gradient(tmp_path: Path, loss_type: str) -> None
             loss_type=loss_type,
             scale_rewards="group" if loss_type == "grpo" else "none",
             max_completion_length=TURNS * MOST,
-            epsilon=trainer.config.clip,
+            epsilon=algorithm.clip,
         ),
         train_dataset=datasets.Dataset.from_list(rows_of(episodes)),
         processing_class=trainer.policy.tokenizer,
@@ -165,16 +174,23 @@ def test_grpo_has_trls_loss_and_gradient(tmp_path: Path, loss_type: str) -> None
     trainer.close()
 
 
-class EpisodeRLOO(RLOO):
-    """Ours with an episode as one action."""
+@dataclass(frozen=True, kw_only=True)
+class ClippedRLOO(RLOO):
+    """Ours with TRL's loss."""
 
-    def loss(self, logprobs: torch.Tensor, part: Any, minibatch: Any, **shared: Any) -> PolicyLoss:
-        return policy_loss(logprobs, part, clip=self.config.clip, ratio="product", normalization="sequence", **shared)
+    clip: float = 0.2
+
+    def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
+        return part.policy_loss(logprobs, clip=self.clip, ratio="product", normalization="sequence")
 
 
-def test_rloo_has_trls_loss_and_gradient(tmp_path: Path) -> None:
-    trainer = ours(EpisodeRLOO, tmp_path / "ours", estimator="rloo", scale_advantages=False)
-    episodes = trainer._play()
+ClippedRLOO.name = "clipped_rloo"
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_rloo_has_trls_loss_and_gradient(tmp_path: Path, away: bool) -> None:
+    trainer = ours(ClippedRLOO(group_size=GROUP) if away else RLOO(group_size=GROUP))
+    episodes = trainer.play()
     lists = lists_of(episodes)
 
     class MultiTurn(trl.RLOOTrainer):  # type: ignore[misc, name-defined]
@@ -191,10 +207,14 @@ def test_rloo_has_trls_loss_and_gradient(tmp_path: Path) -> None:
     other = MultiTurn(
         model=copy.deepcopy(trainer.model),
         reward_funcs=paid,
-        args=trl.RLOOConfig(**trl_options(tmp_path / "trl"), epsilon=trainer.config.clip),
+        args=trl.RLOOConfig(**trl_options(tmp_path / "trl"), epsilon=0.2),
         train_dataset=datasets.Dataset.from_list(rows_of(episodes)),
         processing_class=trainer.policy.tokenizer,
     )
-    new = moved(trainer.model)
-    check_same(our_update(trainer, episodes, new), trl_update(other, episodes, new))
+    new = moved(trainer.model) if away else copy.deepcopy(trainer.model).eval()
+    mine, theirs = our_update(trainer, episodes, new), trl_update(other, episodes, new)
+    if away:
+        check_same(mine, theirs)
+    else:  # the losses differ by what the gradient does not see
+        check_same_gradient(mine[1], theirs[1])
     trainer.close()

@@ -11,8 +11,8 @@ import torch
 from mathturn_gym.baselines import warmup as module
 from mathturn_gym.baselines.recipes import TINY, WORLD
 from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
-from mathturn_gym.baselines.trainer import make_vec
 from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy, warmup, warmup_dialogue
+from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.dialogue import Dialogue
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
@@ -24,14 +24,8 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 
 def accuracy(policy: CausalLMPolicy, problems: str, name: str, num_turns: int, episodes: int) -> float:
-    env = make_vec(
-        "MathMultiTurnUntilCorrect-v0",
-        64,
-        problems=problems,
-        num_turns=num_turns,
-        max_completion_tokens=8,
-        feedback="hint",
-    )
+    config = EnvConfig(train=problems, num_turns=num_turns, max_completion_tokens=8, feedback="hint")
+    env: Any = config.make("train", 64)
     value = summarize(collect(env, policy, episodes, seed=3), resamples=10).figures[name].value
     env.close()
     assert value is not None

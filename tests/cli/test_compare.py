@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,26 @@ RUNNER = CliRunner()
 PRETEND = Path(__file__).parents[1] / "baselines" / "compare"
 CONFIG = """
 algorithms = ["low", "high", "broken", "nan"]
-tasks = ["t", "u"]
+tasks = ["lins", "add1"]
 seeds = 2
 tokens = 1000
 cpu_seconds = 50
-[task.u]
+[task.add1]
 tokens = 2000
 [algorithm.low]
-run = "pretend_runs:run"
+run = "pretend_runs:Pretend"
 settings = { level = 0.5 }
 [algorithm.high]
-run = "pretend_runs:run"
+run = "pretend_runs:Pretend"
 settings = { level = 0.7 }
-[algorithm.high.task.u]
+[algorithm.high.task.add1]
 settings = { level = 0.9 }
 [algorithm.broken]
-run = "pretend_runs:run"
-[algorithm.broken.task.u]
+run = "pretend_runs:Pretend"
+[algorithm.broken.task.add1]
 settings = { fail = "<b>no</b> [luck]" }
 [algorithm.nan]
-run = "pretend_runs:run"
+run = "pretend_runs:Pretend"
 settings = { diverge = true }
 """
 
@@ -73,13 +74,15 @@ def test_a_line_per_run_and_tables_without_a_terminal(compared: tuple[Path, str]
     out, shown = compared
     assert "16 runs, " in shown
     assert len(re.findall(r"^ +\d+/16 (done|failed|diverged)", shown, re.MULTILINE)) == 16
-    assert "t at 1,000 tokens" in shown
-    assert "u at 2,000 tokens" in shown
-    assert "u at 20.0 CPU seconds" in shown
-    assert "2 of 2 runs failed (seed 0, 1 at 1,000 tokens: ValueError: <b>no</b> [luck]): not counted" in flat(shown)
-    assert "no score on u: not comparable over all tasks" in flat(shown)
-    log = out / "cells/broken/u/seed-1/log.txt"
-    assert f"failed: broken on u, seed 1: ValueError: <b>no</b> [luck] (log: {log})" in shown
+    assert "lins at 1,000 tokens" in shown
+    assert "add1 at 2,000 tokens" in shown
+    assert "add1 at 20.0 CPU seconds" in shown
+    assert "2 of 2 runs failed (seed 0, 1 at 1,000 tokens: InvalidValueError: <b>no</b> [luck]): not counted" in flat(
+        shown
+    )
+    assert "no score on add1: not comparable over all tasks" in flat(shown)
+    log = out / "cells/broken/add1/seed-1/log.txt"
+    assert f"failed: broken on add1, seed 1: InvalidValueError: <b>no</b> [luck] (log: {log})" in shown
     assert "Traceback" in log.read_text()
     assert f"page: {out / 'report.html'}" in shown
 
@@ -93,20 +96,20 @@ def test_raw_numbers_of_every_run(compared: tuple[Path, str]) -> None:
     with (out / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 16
-    high = next(row for row in rows if (row["label"], row["task"], row["seed"]) == ("high", "u", "1"))
+    high = next(row for row in rows if (row["label"], row["task"], row["seed"]) == ("high", "add1", "1"))
     assert (high["algorithm"], high["status"], high["budget_tokens"], high["tokens"]) == (
-        "pretend_runs:run", "finished", "2000", "2000.0",
+        "pretend_runs:Pretend", "finished", "2000", "2000.0",
     )  # fmt: skip
     assert float(high["test/acc@4"]) == pytest.approx(float(high["tokens/acc@4"]))
     failed = next(row for row in rows if row["status"] == "failed")
-    assert failed["message"] == "ValueError: <b>no</b> [luck]"
+    assert failed["message"] == "InvalidValueError: <b>no</b> [luck]"
     assert failed["test/acc@4"] == ""
     data = json.loads((out / "results.json").read_text())
     assert len(data["cells"]) == 16
-    assert data["limits"]["u"]["tokens"]["value"] == 2000
+    assert data["limits"]["add1"]["tokens"]["value"] == 2000
     assert len(data["cells"][0]["curve"]) == 11
     iqm = data["aggregates"]["test"]["high"]["IQM"]
-    scores = [s for task in "tu" for s in data["tasks"][task]["test"]["high"]["acc@4"]["scores"]]
+    scores = [s for task in ("lins", "add1") for s in data["tasks"][task]["test"]["high"]["acc@4"]["scores"]]
     assert iqm["value"] == pytest.approx(sum(sorted(scores)[1:3]) / 2)
     assert "broken" not in data["aggregates"]["test"], "it has no score on one of the tasks"
     assert data["aggregates"]["test"]["nan"]["mean"]["value"] == 0.0
@@ -135,7 +138,7 @@ def test_the_page_holds_everything_and_needs_nothing(compared: tuple[Path, str])
 def test_the_report_is_made_again_from_what_is_there(compared: tuple[Path, str]) -> None:
     out, shown = compared
     before = (out / "report.md").read_text()
-    assert "### t at 1,000 tokens" in before
+    assert "### lins at 1,000 tokens" in before
     again = run("--report", str(out))
     assert (out / "report.md").read_text() == before, "intervals are decided by a seed"
     assert again.exit_code == 0
@@ -143,8 +146,8 @@ def test_the_report_is_made_again_from_what_is_there(compared: tuple[Path, str])
 
 
 def test_a_part_of_it_can_be_reported(compared: tuple[Path, str]) -> None:
-    part = run("--report", str(compared[0]), "--figure", "acc@1", "--algorithms", "high,low", "--tasks", "t")
-    assert "acc@1, over 1 task: t" in part.output
+    part = run("--report", str(compared[0]), "--figure", "acc@1", "--algorithms", "high,low", "--tasks", "lins")
+    assert "acc@1, over 1 task: lins" in part.output
     assert "broken" not in part.output
 
 
@@ -164,22 +167,22 @@ def test_mistakes_in_reporting(compared: tuple[Path, str], tmp_path: Path) -> No
 
 def test_a_folder_alone_goes_on_and_more_can_be_added(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    flags = ("--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "500", "--out", out)
+    flags = ("--algorithms", "pretend_runs:Pretend", "--tasks", "lins", "--tokens", "500", "--out", out)
     first = run(*flags, "--seeds", "1")
     assert first.exit_code == 0
     assert "1/1 done" in first.output
     assert "1 runs, 1 done already" in run("--out", out).output
     more = run(*flags, "--seeds", "4,", "--jobs", "1")
     assert "2 runs, 1 done already, 1 at a time" in more.output
-    assert "pretend_runs:run on t, seed 4" in more.output
+    assert "pretend_runs:Pretend on lins, seed 4" in more.output
     with pytest.raises(CheckpointError, match="tokens was 500, is 600"):
-        run("--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "600", "--seeds", "1", "--out", out)
+        run("--algorithms", "pretend_runs:Pretend", "--tasks", "lins", "--tokens", "600", "--seeds", "1", "--out", out)
 
 
 def test_dry_run_lists_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "matrix.toml").write_text(CONFIG)
     done = run(str(tmp_path / "matrix.toml"), "--out", str(tmp_path / "out"), "--jobs", "1", "--dry-run")
-    assert "high on u, seed 1  2,000 tokens or 50 CPU s  level=0.9" in done.output
+    assert "high on add1, seed 1  2,000 tokens or 50 CPU s  level=0.9" in done.output
     assert "16 runs, 16 of them to be run, 1 at a time" in flat(done.output)
     assert "training ends within 13 min" in done.output
     assert not (tmp_path / "out").exists()
@@ -193,11 +196,11 @@ def test_dry_run_lists_and_writes_nothing(tmp_path: Path) -> None:
     ("args", "message"),
     [
         ((), "algorithms must be given: in the configuration file, or as --algorithms"),
-        (("--algorithms", "a", "--tasks", "t", "--tokens", "1", "--seeds", "x"), "--seeds must be how many"),
-        (("--algorithms", "a", "--tasks", "t", "--tokens", "1", "--seeds", ""), "--seeds must be how many"),
-        (("--algorithms", ",", "--tasks", "t", "--tokens", "1"), "algorithms must be a list of at least one name"),
-        (("--algorithms", "grpo", "--tasks", "t"), "tokens or cpu_seconds must be given"),
-        (("--algorithms", "grpo", "--tasks", "t", "--tokens", "1", "--set", "x"), "--set must be FIELD=VALUE"),
+        (("--algorithms", "a", "--tasks", "lins", "--tokens", "1", "--seeds", "x"), "--seeds must be how many"),
+        (("--algorithms", "a", "--tasks", "lins", "--tokens", "1", "--seeds", ""), "--seeds must be how many"),
+        (("--algorithms", ",", "--tasks", "lins", "--tokens", "1"), "algorithms must be a list of at least one name"),
+        (("--algorithms", "grpo", "--tasks", "lins"), "tokens or cpu_seconds must be given"),
+        (("--algorithms", "grpo", "--tasks", "lins", "--tokens", "1", "--set", "x"), "--set must be FIELD=VALUE"),
         (("none.toml",), "config 'none.toml' cannot be read"),
     ],
 )
@@ -206,14 +209,25 @@ def test_mistakes_in_flags(tmp_path: Path, args: tuple[str, ...], message: str) 
         run(*args, *(() if not args else ("--out", str(tmp_path / "out"))))
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, commands_in: Callable[[str], list[list[str]]]) -> None:
     out = tmp_path / "out"
     script = "from mathturn_gym.cli.app import main; main()"
-    flags = ["--algorithms", "pretend_runs:run", "--tasks", "t", "--tokens", "500", "--seeds", "2", "--jobs", "1"]
-    command = [sys.executable, "-c", script, "compare", *flags, "--set", "wait=true", "--out", str(out)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(PRETEND)}, cwd=tmp_path
-    )
+    flags = [
+        "--algorithms",
+        "pretend_runs:Pretend",
+        "--tasks",
+        "lins",
+        "--tokens",
+        "500",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+    ]
+    waiting = "--set", "wait=true", "--set", "wait_only=0"
+    command = [sys.executable, "-c", script, "compare", *flags, *waiting, "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PRETEND), *filter(None, sys.path)])}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
     end = time.monotonic() + 60
     while not list(out.glob("cells/*/*/*/run/waiting")):
         assert time.monotonic() < end
@@ -225,20 +239,25 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert "0/2 saved" in shown
     assert f"0 of 2 runs done. Go on: mathturn compare --out {out}" in shown
     assert f"mathturn compare --report {out}" in shown
-    report = run("--report", str(out)).output
+    going_on, reporting = commands_in(shown)
+    assert reporting[0] == "compare"
+    report = RUNNER.invoke(app, reporting, catch_exceptions=False).output
     assert "1 of 2 runs unfinished (seed 0 at 250 tokens: interrupted; run the comparison again to go on)" in flat(
         report
     )
     assert "not run: seed 1" in report
+    done = RUNNER.invoke(app, going_on, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "2 runs, " in done.output
 
 
 def test_a_built_in_algorithm(tmp_path: Path) -> None:
     """A real trainer in small: what it writes is what the comparison reads."""
-    small = ("batch_episodes=16", "minibatches=2", "eval_episodes=16", "eval_every=1")
+    small = ("batch_episodes=16", "minibatches=2", "evaluation.episodes=16", "evaluation.every=1")
     settings = [part for setting in small for part in ("--set", setting)]
     flags = (
         "--algorithms",
-        "reinforce",
+        "clipped_reinforce",
         "--tasks",
         "lins",
         "--seeds",
@@ -251,7 +270,7 @@ def test_a_built_in_algorithm(tmp_path: Path) -> None:
     done = run(*flags, *settings, "--out", str(tmp_path / "out"))
     assert done.exit_code == 0
     cells = json.loads((tmp_path / "out" / "results.json").read_text())["cells"]
-    assert [(cell["label"], cell["status"]) for cell in cells] == [("reinforce", "finished")], done.output
+    assert [(cell["label"], cell["status"]) for cell in cells] == [("clipped_reinforce", "finished")], done.output
     for cell in cells:
         assert cell["used_tokens"] >= 200
         assert 0 < cell["used_cpu_s"] < 20

@@ -165,11 +165,11 @@ def test_what_is_asked_for_goes_before_what_a_run_remembers(tmp_path: Path) -> N
 
 
 def test_training_leaves_a_run_that_samples_as_it_did(tmp_path: Path) -> None:
-    from mathturn_gym.baselines.config import preset
-    from mathturn_gym.baselines.training import train
+    from mathturn_gym.baselines import load_task, train
 
-    settings: dict[str, Any] = {"episodes": 64, "eval_episodes": 0, "minibatches": 1}
-    result = train(preset("add1", str(tmp_path / "run"), temperature=0.9, **settings))
+    settings = {"temperature": 0.9, "evaluation.episodes": 0, "evaluation.test_episodes": 0, "minibatches": 1}
+    config = load_task("add1").config(settings={**settings, "batch_episodes": 64}, budget={"episodes": 64})
+    result = train(config, run_dir=tmp_path / "run")
     again = load_policy(str(tmp_path / "run"))
     assert (again.sampling.temperature, again.grammar) == (0.9, "boxed-integer")
     assert sample(again) == sample(result.policy)

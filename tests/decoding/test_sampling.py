@@ -17,7 +17,7 @@ def test_temperature_divides_the_logits() -> None:
     assert torch.allclose(Sampling(temperature=0.7).log_distribution(LOGITS), expected)
 
 
-def test_top_k_keeps_the_k_likeliest_and_renormalises() -> None:
+def test_top_k_keeps_the_k_likeliest_and_normalizes_again() -> None:
     probs = Sampling(top_k=2).log_distribution(LOGITS).exp()[0]
     kept = torch.softmax(torch.tensor([2.0, 1.0]), dim=-1)
     assert probs.tolist() == pytest.approx([float(kept[0]), 0, 0, 0, 0, float(kept[1])])

@@ -1,12 +1,16 @@
+import io
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from mathturn_gym.cli.report import report_table
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.metrics import MEANING, summarize
 from mathturn_gym.types import Episode, Status, StopReason, Verdict
@@ -90,6 +94,7 @@ def value(name: str, episodes: Sequence[Episode] = HAND) -> float:
         "return": (1 + 0 - 3 - 1 - 3 + 0) / 6,
         "no_answer": 1 / 12,
         "undecided": 1 / 12,
+        "verifier_errors": 0.0,
         "cut_off": 1 / 12,
         "repeated_answer": 2 / 7,  # q: 1 again; r: 9 again
         "distinct_answers": (1 + 2 + 2 + 2 + 2) / 5,
@@ -104,6 +109,19 @@ def value(name: str, episodes: Sequence[Episode] = HAND) -> float:
 )
 def test_figures_match_the_hand_computed_ones(name: str, expected: float) -> None:
     assert math.isclose(value(name), expected)
+
+
+def test_turns_whose_verifier_raised_are_counted() -> None:
+    errors = [
+        replace(one, verdicts=(*one.verdicts[:-1], Verdict(Status.UNDECIDED, "the verifier raised", tier="error")))
+        for one in (episode("p", ["4+", "?"]), episode("q", ["?"]))
+    ]
+    found = [*errors, episode("r", ["5-", "?"])]
+    assert math.isclose(value("verifier_errors", found), 2 / 5)
+    assert math.isclose(value("undecided", found), 3 / 5)
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(report_table(summarize(found, resamples=10)))
+    assert "verifier_errors" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_figures_that_nothing_defines_are_none() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import aclosing
@@ -9,12 +10,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.decoding.servers.asyncio_policy import AsyncCausalLMPolicy
-from mathturn_gym.errors import EpisodeStateError, InvalidValueError, PolicyError
+from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.rollout import AsyncPolicy, Progress, acollect, collect
 from mathturn_gym.testing import RandomPolicy
 from mathturn_gym.types import Completion, Episode, Ids, Problem, TurnContext
@@ -119,6 +119,45 @@ def test_what_fails_inside_a_running_loop_is_raised_there() -> None:
     assert [episode.index for episode in caught.value.finished] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["plain", "running loop"])
+def test_an_error_of_on_episode_cancels_what_runs(inside: bool) -> None:
+    policy = Slow(lambda session: 0.0 if session.endswith("/0") else 60.0)
+
+    def stop(episode: Episode) -> None:
+        raise KeyboardInterrupt
+
+    def play() -> None:
+        collect(envs(3), policy, 9, on_episode=stop)
+
+    async def cell() -> None:
+        play()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(cell()) if inside else play()
+    assert policy.running == 0
+    assert policy.cancelled >= 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_an_interrupt_inside_a_running_loop_cancels_what_runs() -> None:
+    policy = Slow(lambda session: 60.0)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def cell() -> None:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            collect(envs(2), policy, 9)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(cell())
+    assert (policy.running, policy.cancelled) == (0, 2)
+
+
 def test_the_environment_is_usable_afterwards() -> None:
     env = envs(2)
     collect(env, Slow(), 3)
@@ -217,62 +256,3 @@ def test_environments_out_of_reach_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="out of reach"):
         collect(env, Slow(), 1)
     env.close()
-
-
-def test_calls_share_a_batch() -> None:
-    async def run() -> tuple[list[Completion], CausalLMPolicy]:
-        policy = causal(stop_ids=[])
-        async with AsyncCausalLMPolicy(policy) as shared:
-            calls = [shared.acomplete(np.arange(3, 8 + row), max_tokens=30, seed=row) for row in range(6)]
-            return await asyncio.gather(*calls), policy
-
-    found, policy = asyncio.run(run())
-    expected = causal(stop_ids=[]).complete(
-        [np.arange(3, 8 + row) for row in range(6)], max_tokens=[30] * 6, seeds=range(6)
-    )
-    assert [c.ids.tolist() for c in found] == [c.ids.tolist() for c in expected]
-    assert policy.stats.decode_passes < 3 * 30
-
-
-def test_a_cancelled_call_frees_its_place() -> None:
-    async def run() -> None:
-        async with AsyncCausalLMPolicy(causal(stop_ids=[], max_batch_size=1)) as policy:
-            long = asyncio.create_task(policy.acomplete(np.array([5]), max_tokens=8000, seed=0))
-            await asyncio.sleep(0.2)
-            long.cancel()
-            short = await asyncio.wait_for(policy.acomplete(np.array([5]), max_tokens=2, seed=0), 60)
-            assert len(short) == 2
-            with pytest.raises(asyncio.CancelledError):
-                await long
-
-    asyncio.run(run())
-
-
-def test_weights_are_updated_while_calls_run() -> None:
-    async def run() -> Completion:
-        policy = causal(stop_ids=[])
-        other = make_tiny_model(TOKENIZER, seed=4).state_dict()
-        async with AsyncCausalLMPolicy(policy) as shared:
-            call = asyncio.create_task(shared.acomplete(np.array([5]), max_tokens=400, seed=0))
-            await asyncio.sleep(0.1)
-            await asyncio.to_thread(policy.update_weights, other)
-            return await call
-
-    completion = asyncio.run(run())
-    assert sorted(set(completion.versions.tolist())) == [0, 1]
-
-
-def test_errors_reach_the_call_that_they_belong_to() -> None:
-    async def run() -> None:
-        policy = causal()
-        async with AsyncCausalLMPolicy(policy) as shared:
-            with pytest.raises(InvalidValueError, match="empty"):
-                await shared.acomplete(np.zeros(0, np.int64), max_tokens=2)
-            with torch.no_grad():
-                policy.model.get_input_embeddings().weight[77] = torch.nan
-            with pytest.raises(PolicyError, match="not finite"):
-                await shared.acomplete(np.array([77]), max_tokens=2)
-        with pytest.raises(EpisodeStateError, match="close"):
-            await shared.acomplete(np.array([5]), max_tokens=2)
-
-    asyncio.run(run())

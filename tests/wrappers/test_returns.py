@@ -26,11 +26,11 @@ def completion(ids: list[int], version: int = 0) -> Completion:
 def test_gives_the_episode_with_its_returns_at_the_end() -> None:
     env = ReturnsWrapper(gym.make("MathMultiTurn-v0", **KWARGS), discount=0.5)
     obs, info = env.reset(seed=0)
-    assert "episode" not in info
+    assert "trajectory" not in info
     for turn in range(3):
         last, *_, info = env.step(completion([70, 71, 72], version=turn))
-        assert ("episode" in info) == (turn == 2)
-    episode: Episode = info["episode"]
+        assert ("trajectory" in info) == (turn == 2)
+    episode: Episode = info["trajectory"]
     assert episode.returns is not None
     assert episode.returns.tolist() == [-1.75, -1.5, -1.0]
     assert episode.discount == 0.5
@@ -43,7 +43,7 @@ def test_gives_the_episode_with_its_returns_at_the_end() -> None:
 def test_plain_ids_have_no_logprobs() -> None:
     env = ReturnsWrapper(gym.make("MathSingleTurn-v0", **{**KWARGS, "num_turns": 1}))
     env.reset(seed=0)
-    episode = env.step(np.array([70, 71]))[-1]["episode"]
+    episode = env.step(np.array([70, 71]))[-1]["trajectory"]
     assert np.isnan(episode.logprobs[episode.loss_mask]).all()
 
 
@@ -95,8 +95,8 @@ def test_vector_form_gives_the_episodes_of_the_single_form(mode: str, autoreset:
         for i in range(2):
             if not (autoreset is AutoresetMode.NEXT_STEP and resetting[i]):
                 played[i].append(completions[i])
-            if "episode" in infos and infos["_episode"][i]:
-                found[i].append(infos["episode"][i])
+            if "trajectory" in infos and infos["_trajectory"][i]:
+                found[i].append(infos["trajectory"][i])
         resetting = (terminated | truncated).tolist()
         if autoreset is AutoresetMode.DISABLED and any(resetting):
             obs, _ = env.reset(options={"reset_mask": np.array(resetting)})
@@ -107,7 +107,7 @@ def test_vector_form_gives_the_episodes_of_the_single_form(mode: str, autoreset:
         for one in played[i]:
             *_, terminated_, truncated_, info = single.step(one)
             if terminated_ or truncated_:
-                expected.append(info["episode"])
+                expected.append(info["trajectory"])
                 single.reset()
         assert len(found[i]) == len(expected) >= 3
         for a, b in zip(found[i], expected, strict=True):

@@ -145,7 +145,7 @@ class TestOneTokenPerStep:
         env.reset(seed=0)
         info = play(env, "5")[-1][4]
         assert "episode" not in info
-        assert info["turns"].num_turns == 1
+        assert info["trajectory"].num_turns == 1
 
 
 class TestWhatIsSeen:

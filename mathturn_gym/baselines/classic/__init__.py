@@ -3,60 +3,68 @@
     make_token_env                             the environment that they play
     WindowTransformer, language_model_kwargs, load_language_model    a small Llama as their features extractor
     Sb3Policy                                  what they trained, as a `Policy`
-    run_classic, load_classic, ClassicRun      a run, and the policy that it ended with
-    ClassicConfig, CLASSIC, algorithm_class    its settings
+    load_classic                               the policy that a run ended with
+    ClassicAlgorithm, PPO, A2C, DQN, …         the algorithms, with their options; `train` runs them
 
 A name's module (and with it stable-baselines3 and torch) is loaded when the name is first asked for.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from mathturn_gym.baselines.classic.algorithms import (
+        A2C,
+        DQN,
+        PPO,
+        QRDQN,
+        TRPO,
+        ClassicAlgorithm,
+        MaskablePPO,
+        RecurrentPPO,
+    )
     from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
     from mathturn_gym.baselines.classic.make import make_token_env
     from mathturn_gym.baselines.classic.policy import Sb3Policy
-    from mathturn_gym.baselines.classic.settings import CLASSIC, ClassicConfig, algorithm_class
-    from mathturn_gym.baselines.classic.training import ClassicRun, load_classic, run_classic
+    from mathturn_gym.baselines.classic.training import load_classic
 
 __all__ = [
-    "CLASSIC",
-    "ClassicConfig",
-    "ClassicRun",
+    "A2C",
+    "DQN",
+    "PPO",
+    "QRDQN",
+    "TRPO",
+    "ClassicAlgorithm",
+    "MaskablePPO",
+    "RecurrentPPO",
     "Sb3Policy",
     "WindowTransformer",
-    "algorithm_class",
     "language_model_kwargs",
     "load_classic",
     "load_language_model",
     "make_token_env",
-    "run_classic",
 ]
 
 _HOME: Final = {
-    "CLASSIC": "settings",
-    "ClassicConfig": "settings",
-    "ClassicRun": "training",
+    "A2C": "algorithms",
+    "DQN": "algorithms",
+    "PPO": "algorithms",
+    "QRDQN": "algorithms",
+    "TRPO": "algorithms",
+    "ClassicAlgorithm": "algorithms",
+    "MaskablePPO": "algorithms",
+    "RecurrentPPO": "algorithms",
     "Sb3Policy": "policy",
     "WindowTransformer": "features",
-    "algorithm_class": "settings",
     "language_model_kwargs": "features",
     "load_classic": "training",
     "load_language_model": "features",
     "make_token_env": "make",
-    "run_classic": "training",
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a name's module when the name is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -18,10 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mathturn_gym._files import write_json
+from mathturn_gym.baselines._run_folder import flat, read_object
 from mathturn_gym.baselines.compare.matrix import Cell
+from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.errors import CheckpointError
 
-__all__ = ["DONE", "CellFolder", "Outcome", "Point", "read_json", "write_json"]
+__all__ = ["DONE", "CellFolder", "Outcome", "Point"]
 
 DONE: Final = ("finished", "stopped_early", "diverged")
 """What a run's result can say; every other status has no result: failed, unfinished, missing."""
@@ -88,12 +91,12 @@ class CellFolder:
         self.log = self.path / "log.txt"
         self._failed = self.path / "failed.json"
 
-    def prepare(self, config: Mapping[str, Any] | None = None) -> None:
+    def prepare(self, config: RunConfig | None = None) -> None:
         """Makes the folder, and makes sure that what is in it belongs to this very cell.
 
         Args:
-            config: What a run would write to its `config.json` now; a run that was begun with another is not the
-                same run, even where the cell is (the package's defaults may have changed in between).
+            config: The cell's run as it would be now; one that was begun with another config is not the same run, even
+                where the cell is (the task's file may have changed in between).
 
         Raises:
             CheckpointError: the folder holds a run with another budget, other settings or other defaults; they are
@@ -101,25 +104,25 @@ class CellFolder:
         """
         file = self.path / "cell.json"
         if file.exists():
-            before, now = read_json(file), self.cell.to_json()
+            before, now = read_object(file), self.cell.to_json()
             differ = [name for name in now if before.get(name) != now[name]]
             self._refuse(differ, before, now)
         if config is not None and (self.run / "config.json").exists():
-            before, now = _flat(read_json(self.run / "config.json")), _flat(config)
-            differ = [name for name in now if name != "run_dir" and before.get(name) != now[name]]
+            before, now = flat(read_object(self.run / "config.json")), flat(json.loads(json.dumps(config.to_json())))
+            differ = sorted(name for name in now.keys() | before.keys() if before.get(name) != now.get(name))
             self._refuse(differ, before, now)
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(file, self.cell.to_json())
 
     def _refuse(self, differ: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if differ:
-            was = ", ".join(f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in differ)
+            was = ", ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in differ)
             raise CheckpointError(f"{self.path} holds another run: {was}; choose another --out, or delete that folder")
 
     def begin(self) -> bool:
         """Clears away what an earlier attempt cannot go on from; True where there is a checkpoint to go on from."""
         self._failed.unlink(missing_ok=True)
-        if any((self.run / name).exists() for name in ("checkpoint", ".checkpoint.old")):
+        if any(self.run.glob("checkpoint*")):
             return True
         if self.run.exists():
             shutil.rmtree(self.run)
@@ -138,10 +141,10 @@ class CellFolder:
         """What has become of the cell so far; a file that cannot be read makes it "failed", with the reason."""
         try:
             if (self.run / "result.json").exists():
-                return self._done(read_json(self.run / "result.json"))
+                return self._done(read_object(self.run / "result.json"))
             curve, last = self._curve()
             if self._failed.exists():
-                status, message = "failed", str(read_json(self._failed).get("error", ""))
+                status, message = "failed", str(read_object(self._failed).get("error", ""))
             elif last or self.run.exists():
                 status, message = "unfinished", "interrupted; run the comparison again to go on"
             else:
@@ -163,11 +166,10 @@ class CellFolder:
         return latest
 
     def _done(self, result: Mapping[str, Any]) -> Outcome:
-        for name in ("task", "seed"):
-            if result.get(name) != getattr(self.cell, name):
+        for name, wanted in (("task", Path(self.cell.task).stem), ("seed", self.cell.seed)):
+            if result.get(name) != wanted:
                 raise CheckpointError(
-                    f"result.json says {name} {result.get(name)!r}, the cell is {getattr(self.cell, name)!r}:"
-                    f" delete {self.path}"
+                    f"result.json says {name} {result.get(name)!r}, the cell is {wanted!r}: delete {self.path}"
                 )
         if result.get("status") not in DONE:
             raise CheckpointError(f"result.json has status {result.get('status')!r}, must be one of {', '.join(DONE)}")
@@ -206,35 +208,6 @@ class CellFolder:
                 figures = {name: float(v) if _is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
                 points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures))
         return points, kept[-1] if kept else {}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        CheckpointError: the file cannot be read, or holds something else.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(data).__name__}")
-    return data
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes beside and renames, so that a reader sees the old object or the new."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with its settings (a classic algorithm's stand in an object of their own) beside the other fields."""
-    data: dict[str, Any] = json.loads(json.dumps(config))
-    settings = data.pop("settings", {})
-    return {**data, **settings}
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -1,22 +1,22 @@
 """What is compared: algorithms x tasks x seeds, from a TOML file or from Python, checked before anything runs.
 
-    algorithms = ["reinforce", "grpo", "one_turn"]      # rows; "module:function" is an algorithm of your own
-    tasks = ["add1", "lins"]
+    algorithms = ["ppo", "grpo", "one_turn"]            # rows; "module:Class" is an algorithm of your own
+    tasks = ["add1", "lins"]                            # names, or the files of tasks of your own
     seeds = 5                                           # 0 to 4; or [3, 7, 11]
     tokens = 200_000                                    # a run ends at the first of its two budgets
     cpu_seconds = 120
     jobs = 2                                            # runs at a time
     out = "runs/compare"
 
-    [settings]                                          # of every run
-    eval_every = 10
+    [settings]                                          # of every run: FIELD, or PART.FIELD
+    evaluation.every = 10
 
     [task.lins]                                         # budgets and settings of one task
     tokens = 300_000
     settings = { num_turns = 3 }
 
     [algorithm.one_turn]                                # a row under a name of its own
-    run = "reinforce"                                   # which algorithm it is
+    run = "clipped_reinforce"                           # which algorithm it is
     settings = { num_turns = 1 }
 
     [algorithm.grpo.task.lins]                          # where all three meet
@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mathturn_gym.baselines._changes import dotted
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 
 __all__ = ["Cell", "Matrix", "load_matrix"]
@@ -48,12 +49,12 @@ class Cell:
 
     Args:
         label: The row it belongs to.
-        algorithm: A name of `mathturn_gym.baselines.algorithms.ALGORITHMS`, or "module:function".
-        task: The task's name.
+        algorithm: A registered name, or "module:Class".
+        task: The task's name, or the path of its file.
         seed: The run's seed.
-        tokens: Budget in environment tokens (ids that the policy samples in training); None for none.
+        tokens: Budget in tokens that the policy samples in training; None for none.
         cpu_seconds: Budget in CPU seconds of training; None for none.
-        settings: Fields of the algorithm's config that differ from the task's preset.
+        settings: What differs from the task's run, by "FIELD" or "PART.FIELD".
     """
 
     label: str
@@ -103,8 +104,8 @@ class Matrix:
     """Algorithms x tasks x seeds, with their budgets and settings.
 
     Args:
-        algorithms: The rows: names of algorithms, "module:function", or labels that `algorithm` explains.
-        tasks: Names of tasks.
+        algorithms: The rows: names of algorithms, "module:Class", or labels that `algorithm` explains.
+        tasks: Names of tasks, or paths of their files.
         seeds: How many (0, 1, ...), or which.
         tokens: Budget of each run in environment tokens; None for no such limit.
         cpu_seconds: Budget of each run in CPU seconds of training; None for no such limit. One of the two is needed,
@@ -119,9 +120,9 @@ class Matrix:
     Raises:
         InvalidValueError: a key is unknown (the nearest is suggested), or a value outside its range.
 
-    >>> matrix = Matrix(algorithms=["reinforce", "grpo"], tasks=["lins"], seeds=2, tokens=1000)
+    >>> matrix = Matrix(algorithms=["rloo", "grpo"], tasks=["lins"], seeds=2, tokens=1000)
     >>> [str(cell) for cell in matrix.cells()][:2]
-    ['reinforce on lins, seed 0', 'grpo on lins, seed 0']
+    ['rloo on lins, seed 0', 'grpo on lins, seed 0']
     """
 
     algorithms: Sequence[str]
@@ -185,9 +186,9 @@ class Matrix:
     def _cell(self, label: str, task: str, seed: int) -> Cell:
         of_task, of_label = self.task.get(task, {}), self.algorithm.get(label, {})
         of_both = of_label.get("task", {}).get(task, {})
-        settings = dict(self.settings)
+        settings = dotted(self.settings)
         for table in (of_task, of_label, of_both):
-            settings.update(table.get("settings", {}))
+            settings.update(dotted(table.get("settings", {})))
         budget = {"tokens": self.tokens, "cpu_seconds": self.cpu_seconds, **of_task}
         seconds = budget["cpu_seconds"]
         return Cell(
@@ -222,7 +223,7 @@ def load_matrix(path: str | Path | None = None, **changes: Any) -> Matrix:
             raise InvalidValueError(f"config {str(path)!r} is no TOML: {error}") from error
     given = {name: value for name, value in changes.items() if value is not None}
     if "settings" in given and isinstance(data.get("settings", {}), Mapping):
-        given["settings"] = {**data.get("settings", {}), **given["settings"]}
+        given["settings"] = {**dotted(data.get("settings", {})), **dotted(given["settings"])}
     data |= given
     for name in data:
         if name not in _KEYS:

@@ -18,7 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, read_json, write_json
+from mathturn_gym._files import write_json
+from mathturn_gym.baselines._run_folder import read_object
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
 from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results
 from mathturn_gym.baselines.compare.runner import read_cells
@@ -103,7 +105,7 @@ def make_report(
     every = cell_table(results)
     pictures = _pictures(results, folder, resamples, seed)
     tables = [*over_all, *by_task["tokens"], *by_task["cpu_s"], *better]
-    command = str(read_json(folder / "matrix.json").get("command", ""))
+    command = str(read_object(folder / "matrix.json").get("command", ""))
     _write_raw(folder, results, resamples, seed)
     (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
     sections = _sections(over_all, by_task, better, every, pictures)

@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, read_json, write_json
-from mathturn_gym.baselines.compare.lookup import check_cells, config_of
+from mathturn_gym._files import locked, write_json
+from mathturn_gym.baselines._run_folder import read_object
+from mathturn_gym.baselines.compare._lookup import check_cells, config_of
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
@@ -27,7 +28,7 @@ _ONE_THREAD: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREAD
 
 
 class Observer:
-    """Who looks on while cells run: this one sees nothing; override what you want to see, and return quickly."""
+    """Progress callbacks while cells run; these do nothing. Override what you want to see, and return quickly."""
 
     def begin(self, outcomes: Sequence[Outcome], jobs: int) -> None:
         """What there is of every cell before anything runs, and how many run at a time."""
@@ -95,7 +96,7 @@ def read_cells(out: str | Path) -> list[Cell]:
     if not file.exists():
         raise CheckpointError(f"{str(out)!r} holds no comparison: it has no matrix.json")
     try:
-        return [Cell.from_json(cell) for cell in read_json(file)["cells"]]
+        return [Cell.from_json(cell) for cell in read_object(file)["cells"]]
     except (KeyError, TypeError, AttributeError, InvalidValueError) as error:
         raise CheckpointError(f"{file} is no comparison's matrix: {error}") from error
 
@@ -121,13 +122,14 @@ def run_matrix(
         True where every cell has been run to its end (failed ones too), False after an interrupt.
 
     Raises:
-        CheckpointError: another process runs cells in this folder, or the folder is none.
+        CheckpointError: the folder holds no comparison.
+        LockedError: another process runs cells in this folder.
     """
     folders = [CellFolder(out, cell) for cell in read_cells(out)]
     outcomes = [folder.outcome() for folder in folders]
     waiting = [folder for folder, outcome in zip(folders, outcomes, strict=True) if not outcome.done]
     jobs, observer = min(check_int("jobs", jobs, low=1), cores()), observer or Observer()
-    with _only_one(Path(out)):
+    with locked(Path(out) / ".lock"):  # two comparisons in one folder would run the same cells twice
         observer.begin(outcomes, jobs)
         return _run(waiting, jobs, observer, interrupted)
 
@@ -187,19 +189,3 @@ def _note_failure(one: _Running, stopping: bool) -> None:
     else:
         reason = f"the process ended with exit code {code}"
     one.folder.fail(f"{reason}; see {one.folder.log}")
-
-
-@contextmanager
-def _only_one(out: Path) -> Iterator[None]:
-    """Two comparisons in one folder would run the same cells twice."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CheckpointError(f"another process runs the comparison in {str(out)!r}") from error
-        yield

@@ -12,14 +12,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from mathturn_gym.baselines.compare.cells import CellFolder, read_json
-from mathturn_gym.baselines.compare.lookup import resolve
+from mathturn_gym._files import locked
+from mathturn_gym.baselines._run_folder import read_object
+from mathturn_gym.baselines.compare._lookup import config_of
+from mathturn_gym.baselines.compare.cells import CellFolder
 from mathturn_gym.baselines.compare.matrix import Cell
+from mathturn_gym.baselines.training import train
 
 __all__ = ["main"]
 
@@ -39,23 +40,12 @@ def main(path: str, parent: int) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore Ctrl-C
     threading.Thread(target=_stop_without, args=(parent,), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    cell = Cell.from_json(read_json(Path(path) / "cell.json"))
+    cell = Cell.from_json(read_object(Path(path) / "cell.json"))
     folder = CellFolder(Path(path).parents[3], cell)
     try:
-        with _locked(folder.path / ".lock"):
-            run = resolve(cell.algorithm)
-            run(
-                cell.algorithm,
-                cell.task,
-                folder.run,
-                seed=cell.seed,
-                tokens=cell.tokens,
-                cpu_seconds=cell.cpu_seconds,
-                resume=folder.begin(),
-                overwrite=False,
-                settings=dict(cell.settings),
-                on_progress=None,
-            )
+        # One whose parent was killed may still be saving.
+        with locked(folder.path / ".lock", wait=True):
+            train(config_of(cell), run_dir=folder.run, resume=folder.begin())
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # whatever it is, it is this cell's result: a row in the table, with its message
@@ -70,19 +60,6 @@ def _stop_without(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits until no other process runs this cell: one whose parent was killed may still be saving."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ AsyncCausalLMPolicy   a `CausalLMPolicy` whose batch many asyncio tasks share
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.decoding.servers.asyncio_policy import AsyncCausalLMPolicy
@@ -24,13 +25,5 @@ _HOME: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a policy's module when the policy is first asked for."""
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -39,7 +39,7 @@ class _Request:
 class AsyncCausalLMPolicy:
     """Answers many `acomplete` calls at once, in one batch that is refilled as they end.
 
-    Use it as an async context manager, or close it. The policy must not be used elsewhere meanwhile, save for
+    Use it as an async context manager, or close it. Until then nothing else may use the policy, except
     `update_weights`.
 
     Args:
@@ -102,6 +102,7 @@ class AsyncCausalLMPolicy:
         running: dict[int, _Request] = {}
         while self._receive(running):
             try:
+                # One step at a time: between steps new requests join, and cancelled ones leave.
                 done = self.policy.advance(steps=1)
             except Exception as error:
                 for request in running.values():
@@ -116,7 +117,7 @@ class AsyncCausalLMPolicy:
 
     def _receive(self, running: dict[int, _Request]) -> bool:
         """Takes what has come in, waiting where nothing runs; False once closed."""
-        while not running or not self._inbox.empty():
+        while not running or not self._inbox.empty():  # with nothing to decode, `get` waits for a request
             request = self._inbox.get()
             if request is None:
                 return False

@@ -170,10 +170,12 @@ class VLLMPolicy:
         if output.finish_reason not in ("stop", "length"):
             raise PolicyError(f"vLLM ended a completion with {output.finish_reason!r}, neither 'stop' nor 'length'")
         ids = [int(i) for i in output.token_ids]
-        logprobs = [step[i].logprob for step, i in zip(output.logprobs, ids, strict=True)]
+        logprobs = np.array([step[i].logprob for step, i in zip(output.logprobs, ids, strict=True)], np.float32)
+        if not np.isfinite(logprobs).all():
+            raise PolicyError(f"vLLM returned log-probs that are not finite (version {self.version}): {logprobs}")
         return Completion(
             np.array(ids, np.int64),
-            np.minimum(np.array(logprobs, np.float32), 0.0),
+            np.minimum(logprobs, 0.0),  # rounding can lift a certain id's above 0
             truncated=output.finish_reason == "length",
             version_start=self.version,
         )

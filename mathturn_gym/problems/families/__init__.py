@@ -1,40 +1,49 @@
-"""Procedural families with five levels of difficulty: `Family(name, level)` is a `ProblemSource`.
+"""Procedural families: `Family(name, level)` is a `ProblemSource` with five levels of difficulty.
 
 Item (seed, index, level) is made from these three numbers alone, without symbolic algebra. Its plain and its LaTeX form
-ask the same question and share a split.
+ask the same question and share a split. Every module of this folder is loaded here, so that a new family is one file.
 """
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
 from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
-from mathturn_gym.problems.base import SPLITS, ProblemSource, split_of
-from mathturn_gym.problems.families import algebra, arithmetic, calculus, counting, geometry, words
-from mathturn_gym.problems.families.registry import LEVELS, REGISTRY, FamilySpec, Question
-from mathturn_gym.problems.families.writing import LATEX, PLAIN, Draw
+from mathturn_gym.problems._identity import content_id
+from mathturn_gym.problems.base import Endless, ProblemSource, check_split, split_of
+from mathturn_gym.problems.families._writing import LATEX, PLAIN, Draw
+from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY, FamilySpec, Question
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
 
-__all__ = ["FAMILIES", "FORMS", "LEVELS", "Family", "FamilySpec"]
+__all__ = ["FAMILIES", "FORMS", "LEVELS", "NAMES", "Family", "FamilySpec"]
 
-# Importing a module enters its families into the table.
-assert all((algebra, arithmetic, calculus, counting, geometry, words))
+for _module in sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")):
+    import_module(f"{__name__}.{_module}")
 
 FAMILIES: Final = tuple(sorted(REGISTRY))
-"""Names of all families."""
+"""Names of all families with levels."""
+
+NAMES: Final = tuple(name for _, spec in sorted(GENERATORS.items()) for name in spec.shown)
+"""Generators of one wording, by the names that lists show; others take other numbers (`add4`, `guess20`)."""
 
 FORMS: Final = ("plain", "latex")
+"""How a question of a family can be written."""
+
 _ATTEMPTS: Final = 2_000
 
 
-class Family(ProblemSource):
+class Family(Endless):
     """One family, at one level or at all of them.
 
     Args:
         family: One of `FAMILIES`.
         level: 1 to 5; None draws each item's level (1 to 5 alike often), itself by (seed, index).
-        split: "train", "validation", "test" or "all"; a question belongs to one split for ever, in both forms.
+        split: "train", "validation", "test" or "all"; a question belongs to one split for ever, in both forms. None plays
+            train problems and leaves the choice to `part`.
         form: "plain" text or "latex".
 
     Raises:
@@ -44,21 +53,19 @@ class Family(ProblemSource):
     'Find the larger of the two solutions of 5x^2 + 30x = 0. Give the exact value.'
     """
 
-    def __init__(self, family: str, level: int | None = None, split: str = "train", form: str = "plain") -> None:
+    def __init__(self, family: str, level: int | None = None, split: str | None = None, form: str = "plain") -> None:
         if family not in REGISTRY:
             raise_unknown_name("family", family, REGISTRY)
-        if split not in (*SPLITS, "all"):
-            raise_unknown_name("split", split, (*SPLITS, "all"))
+        if split is not None:
+            check_split(split)
         if form not in FORMS:
             raise_unknown_name("form", form, FORMS)
         self.spec = REGISTRY[family]
-        self.family = family
         self.level = None if level is None else check_int("level", level, low=LEVELS[0], high=LEVELS[-1])
-        self.split = split
         self.form = form
-        self.name = self._name(self.level)
+        super().__init__(family, split)
 
-    def get(self, seed: int, index: int) -> Problem:
+    def drawn(self, seed: int, index: int) -> Problem:
         """Draws until the question falls into the split."""
         level = self.level
         if level is None:
@@ -66,22 +73,23 @@ class Family(ProblemSource):
         for attempt in range(_ATTEMPTS):
             question = self.spec.draw(Draw("family", self.family, level, seed, index, attempt), level)
             prompt = question.write(PLAIN)
-            if self.split == "all" or split_of(question.key or prompt) == self.split:
-                return self._problem(question, prompt, level, seed, index)
+            own_split = split_of(question.key or prompt)
+            if self.played in ("all", own_split):
+                return self._problem(question, prompt, level, own_split)
         raise InvalidValueError(
-            f"source {self._name(level)!r} has no question in split {self.split!r}: use split 'all', or another level"
+            f"source {self.name!r} has no question of level {level} in split {self.played!r}: use split 'all', or another level"
         )
 
-    def by_id(self, problem_id: str) -> Problem:
-        """Makes the problem again from the name, seed and index in its id (of any level of this family)."""
-        name, *place = problem_id.rsplit("/", 2)
-        for level in LEVELS if self.level is None else (self.level,):
-            if name == self._name(level) and len(place) == 2 and all(part.isdecimal() for part in place):
-                return Family(self.family, level, self.split, self.form).get(int(place[0]), int(place[1]))
-        raise InvalidValueError(
-            f"problem_id {problem_id!r} is not of source {self.name!r}, whose ids are"
-            f" '{self._name(self.level or LEVELS[0])}/SEED/INDEX'"
-        )
+    def holds(self, problem: Problem) -> bool:
+        """Whether a problem of this family has the split, level and form of this source."""
+        facts = problem.metadata
+        return super().holds(problem) and self.level in (None, facts["level"]) and self.form == facts["form"]
+
+    def kinds(self) -> Sequence[Family]:
+        """This family at each of its levels."""
+        if self.level is not None:
+            return [self]
+        return [Family(self.family, level, self.split, self.form) for level in LEVELS]
 
     def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
         """This family at another level."""
@@ -95,19 +103,20 @@ class Family(ProblemSource):
             )
         return Family(self.family, level, self.split, self.form)
 
-    def _name(self, level: int | None) -> str:
-        at = "" if level is None else f"@{level}"
-        return f"{self.family}{at}:{self.split}" + ("" if self.form == "plain" else f":{self.form}")
+    def _named(self) -> str:
+        at = "" if self.level is None else f"@{self.level}"
+        return f"{self.family}{at}:{self.played}" + ("" if self.form == "plain" else f":{self.form}")
 
-    def _problem(self, question: Question, plain: str, level: int, seed: int, index: int) -> Problem:
+    def _problem(self, question: Question, plain: str, level: int, split: str) -> Problem:
         hints, false_hints = _hints(question.whole)
+        prompt = plain if self.form == "plain" else question.write(LATEX)
         return Problem(
-            id=f"{self._name(level)}/{seed}/{index}",
-            prompt=plain if self.form == "plain" else question.write(LATEX),
+            id=content_id(self.family, prompt, question.gold, hints, false_hints),
+            prompt=prompt,
             gold=question.gold,
             hints=hints,
             false_hints=false_hints,
-            metadata={"family": self.family, "level": level, "split": self.split, "form": self.form},
+            metadata={"family": self.family, "level": level, "split": split, "form": self.form},
         )
 
 

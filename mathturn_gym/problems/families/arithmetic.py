@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
+from mathturn_gym.problems.families._writing import Draw, Writer, tuple_text
 from mathturn_gym.problems.families.registry import Question, family, whole
-from mathturn_gym.problems.families.writing import Draw, Writer, tuple_text
 
 __all__: list[str] = []
 

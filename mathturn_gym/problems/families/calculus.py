@@ -9,8 +9,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TypeAlias
 
+from mathturn_gym.problems.families._writing import Draw, Writer
 from mathturn_gym.problems.families.registry import Question, family, whole
-from mathturn_gym.problems.families.writing import Draw, Writer
 
 __all__: list[str] = []
 

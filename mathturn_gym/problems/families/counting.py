@@ -7,8 +7,8 @@ from collections import Counter
 from fractions import Fraction
 from typing import Final
 
+from mathturn_gym.problems.families._writing import Draw, Writer
 from mathturn_gym.problems.families.registry import Question, family, whole
-from mathturn_gym.problems.families.writing import Draw, Writer
 
 __all__: list[str] = []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from mathturn_gym.problems.families._writing import Draw
 from mathturn_gym.problems.families.registry import Question, family
-from mathturn_gym.problems.families.writing import Draw
 
 __all__: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The independent route: solves a family's question from its plain text with sympy, and compares.
+"""The independent route: solves a family's questions from their plain text with sympy, and compares.
 
 Nothing of the families' own arithmetic is used, only the text that a model would see. Needs sympy; not imported unless
 asked for.
@@ -6,27 +6,50 @@ asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
 
+from mathturn_gym.problems.base import ProblemSource
 from mathturn_gym.problems.families import Family
-from mathturn_gym.problems.oracle import continuous, solvers
-from mathturn_gym.problems.oracle.reading import UnreadableError, gold_value, numbers
+from mathturn_gym.problems.families.registry import SOLVERS
+from mathturn_gym.problems.mixtures import Mixture
+from mathturn_gym.problems.oracle import _continuous, _solvers
+from mathturn_gym.problems.oracle._reading import UnreadableError, gold_value, numbers
 from mathturn_gym.types import Problem
 
-__all__ = ["UnreadableError", "disagreement"]
+__all__ = ["UnreadableError", "disagreement", "disagreements"]
 
-assert continuous.__name__  # importing it enters its solvers
+assert all((_continuous, _solvers))  # importing them enters their solvers
 
 
-def disagreement(problem: Problem) -> str | None:
-    """What is wrong with a procedural problem; None where the independent route gives its gold answer.
+def disagreements(source: ProblemSource, items: int, seed: int = 0) -> Iterator[str]:
+    """What is wrong with the first items of a source of families; nothing where the independent route agrees with all.
 
-    The LaTeX form is checked through its plain twin: the same gold answer, and the same numbers.
+    A LaTeX form is checked through its plain twin, the same item of the same family: the same gold answer, and the same
+    numbers. Problems for whose family there is no such route are passed over.
 
     Args:
-        problem: From a `Family`.
+        source: A `Family`, a generator, or a mixture of these.
+        items: How many to check.
+        seed: Of the stream.
+    """
+    plain = _plain(source)
+    for index in range(items):
+        problem = source.get(seed, index)
+        if _solver(problem) is not None:
+            found = disagreement(problem, plain.get(seed, index))
+            if found is not None:
+                yield found
+
+
+def disagreement(problem: Problem, plain: Problem | None = None) -> str | None:
+    """What is wrong with a procedural problem; None where the independent route gives its gold answer.
+
+    Args:
+        problem: From a family or generator for which there is such a route.
+        plain: The same question in plain text; None where the problem is in plain text itself.
 
     Raises:
         UnreadableError: its text is not one that the family writes.
@@ -34,24 +57,31 @@ def disagreement(problem: Problem) -> str | None:
     >>> disagreement(Family("linear", 2).get(seed=0, index=0)) is None
     True
     """
-    if problem.metadata["form"] == "latex":
-        twin = _twin(problem)
-        if twin.gold != problem.gold:
-            return f"{problem.id}: gold {problem.gold!r}, in the plain form {twin.gold!r}"
-        if _digits(twin.prompt) != _digits(problem.prompt):
-            return f"{problem.id}: the forms have different numbers: {twin.prompt!r} and {problem.prompt!r}"
-        problem = twin
-    found = solvers.SOLVERS[problem.metadata["family"]](problem.prompt)
+    twin = problem if plain is None else plain
+    if twin.gold != problem.gold:
+        return f"{problem.id}: gold {problem.gold!r}, in the plain form {twin.gold!r}"
+    if _digits(twin.prompt) != _digits(problem.prompt):
+        return f"{problem.id}: the forms have different numbers: {twin.prompt!r} and {problem.prompt!r}"
+    solver = _solver(problem)
+    if solver is None:
+        raise UnreadableError(f"there is no independent route for {problem.id!r}")
+    found = solver(twin.prompt)
     for gold in problem.gold:
         if not _agrees(found, gold_value(gold)):
-            return f"{problem.id}: gold {gold!r}, but {problem.prompt!r} gives {found}"
+            return f"{problem.id}: gold {gold!r}, but {twin.prompt!r} gives {found}"
     return None
 
 
-def _twin(problem: Problem) -> Problem:
-    data = problem.metadata
-    _, seed, index = problem.id.rsplit("/", 2)
-    return Family(data["family"], data["level"], data["split"]).get(int(seed), int(index))
+def _solver(problem: Problem) -> Any:
+    family = str(problem.metadata.get("family"))
+    return SOLVERS.get(family) or SOLVERS.get(family.rstrip("0123456789"))
+
+
+def _plain(source: ProblemSource) -> ProblemSource:
+    """The same source in plain text."""
+    if isinstance(source, Mixture):
+        return Mixture([_plain(part) for part in source.sources], source.weights, source.name)
+    return Family(source.family, source.level, source.split) if isinstance(source, Family) else source
 
 
 def _digits(text: str) -> list[int]:

@@ -6,76 +6,102 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-
-def run(
-    algorithm: str,
-    task: str,
-    run_dir: Path,
-    *,
-    seed: int,
-    tokens: int | None,
-    cpu_seconds: float | None,
-    resume: bool,
-    overwrite: bool,
-    settings: Mapping[str, Any],
-    on_progress: Any,
-) -> None:
-    """Climbs from 0.2 to `level`, an evaluation every tenth of the tokens, or does what a setting says."""
-    assert not overwrite
-    assert on_progress is None
-    level = float(settings.get("level", 0.8)) + 0.02 * float(np.random.default_rng(seed).random())
-    total = int(settings.get("use_tokens", tokens or 1000))
-    run_dir.mkdir(exist_ok=True)
-    begin = json.loads((run_dir / "checkpoint").read_text())["iteration"] + 1 if resume else 0
-    print(
-        f"begin at {begin}, threads {os.environ['OMP_NUM_THREADS']}, kept {sorted(p.name for p in run_dir.iterdir())}"
-    )
-    for iteration in range(begin, 11):
-        used = total * iteration // 10
-        accuracy = 0.2 + (level - 0.2) * iteration / 10
-        metrics = {"iteration": iteration, "episodes": used // 10, "tokens": used, "cpu_s": used / 100}
-        metrics |= {"validation/acc@1": accuracy / 2, "validation/acc@4": accuracy}
-        with (run_dir / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(metrics) + "\n")
-        if iteration == 5:
-            halfway(run_dir, settings, resume)
-    if settings.get("no_result"):
-        return
-    diverged = bool(settings.get("diverge"))
-    result = {
-        "algorithm": algorithm,
-        "task": task,
-        "seed": seed,
-        "status": "diverged" if diverged else "finished",
-        "message": "the loss is nan" if diverged else "",
-        "episodes": total // 10,
-        "tokens": total,
-        "cpu_s": total / 100,
-        "budget_tokens": tokens,
-        "budget_cpu_s": cpu_seconds,
-        "test": None if diverged else {"acc@1": level / 2, "acc@4": level, "episodes": 64},
-    }
-    (run_dir / "result.json").write_text(json.dumps(result))
+from mathturn_gym.baselines._run_folder import RunFolder
+from mathturn_gym.baselines._session import Ended, Report, Session
+from mathturn_gym.baselines.algorithms import BaseAlgorithm
+from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.types import Policy
 
 
-def halfway(run_dir: Path, settings: Mapping[str, Any], resume: bool) -> None:
-    """What may go wrong in the middle."""
-    (run_dir / "checkpoint").write_text(json.dumps({"iteration": 5}))
-    if settings.get("fail"):
-        raise ValueError(settings["fail"])
-    if settings.get("kill"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if settings.get("exit"):
-        raise SystemExit(7)
-    if settings.get("wait") and not resume:
-        (run_dir / "waiting").touch()
-        time.sleep(60)  # until Ctrl-C
+@dataclass(frozen=True, kw_only=True)
+class Pretend(BaseAlgorithm):
+    """Climbs from 0.2 to `level`, an evaluation every tenth of the tokens, or does what an option says."""
+
+    kind = "pretend"
+
+    level: float = 0.8
+    use_tokens: int | None = None
+    no_result: bool = False
+    diverge: bool = False
+    fail: str = ""
+    kill: bool = False
+    exit: bool = False
+    wait: bool = False
+    wait_only: int | None = None
+    """The one seed whose run waits (None: every run does)."""
+
+    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
+        """A session that writes what a run writes."""
+        return PretendSession(self, config)
 
 
-not_a_function = 3
+class PretendSession(Session):
+    """A run of `Pretend`."""
+
+    def __init__(self, options: Pretend, config: RunConfig) -> None:
+        self.options, self.config = options, config
+
+    @property
+    def policy(self) -> Any:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
+        options, budget = self.options, self.config.budget
+        level = options.level + 0.02 * float(np.random.default_rng(self.config.seed).random())
+        total = options.use_tokens or budget.tokens or 1000
+        state = folder.path / "checkpoint" / "state.json"
+        begin = json.loads(state.read_text())["iteration"] + 1 if resume else 0
+        kept = sorted(one.name for one in folder.path.iterdir() if one.name not in (".lock", "config.json"))
+        print(f"begin at {begin}, threads {os.environ['OMP_NUM_THREADS']}, kept {kept}", flush=True)
+        for iteration in range(begin, 11):
+            used = total * iteration // 10
+            accuracy = 0.2 + (level - 0.2) * iteration / 10
+            metrics: dict[str, float] = {
+                "iteration": iteration,
+                "episodes": used // 10,
+                "tokens": used,
+                "cpu_s": used / 100,
+                "validation/acc@1": accuracy / 2,
+                "validation/acc@4": accuracy,
+            }
+            report(metrics)
+            if iteration == 5:
+                self.halfway(folder, resume, interrupted)
+            if interrupted():
+                return Ended("interrupted", "", used // 10, used, used / 100)
+        used_up = total // 10, total, total / 100
+        if options.no_result:
+            return Ended("interrupted", "", *used_up)
+        if options.diverge:
+            return Ended("diverged", "the loss is nan", *used_up)
+        test = {"acc@1": level / 2, "acc@4": level, "episodes": 64.0}
+        return Ended("finished", "", *used_up, test=test)
+
+    def halfway(self, folder: RunFolder, resume: bool, interrupted: Callable[[], bool]) -> None:
+        """What may go wrong in the middle."""
+        (folder.path / "checkpoint").mkdir(exist_ok=True)
+        (folder.path / "checkpoint" / "state.json").write_text(json.dumps({"iteration": 5}))
+        if self.options.fail:
+            raise InvalidValueError(self.options.fail)
+        if self.options.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.options.exit:
+            raise SystemExit(7)
+        if self.options.wait and self.options.wait_only in (None, self.config.seed) and not resume:
+            (folder.path / "waiting").touch()
+            end = time.monotonic() + 60
+            while not interrupted() and time.monotonic() < end:
+                time.sleep(0.02)
+
+
+def not_an_algorithm(*_: Any) -> None: ...

@@ -9,7 +9,7 @@ import pytest
 
 from mathturn_gym.baselines.compare import Cell, Matrix, load_matrix
 from mathturn_gym.baselines.compare import matrix as module
-from mathturn_gym.baselines.compare.lookup import check_cells
+from mathturn_gym.baselines.compare._lookup import check_cells
 from mathturn_gym.errors import InvalidValueError
 
 
@@ -31,10 +31,10 @@ def test_the_documented_file_is_read(tmp_path: Path) -> None:
     assert len(cells) == 3 * 2 * 5
     assert matrix.jobs == 2
     one = cells["one_turn/lins/seed-0"]
-    assert (one.algorithm, one.tokens, one.cpu_seconds) == ("reinforce", 300_000, 120.0)
-    assert one.settings == {"eval_every": 10, "num_turns": 1}, "the algorithm's table wins over the task's"
-    assert cells["grpo/lins/seed-4"].settings == {"eval_every": 10, "num_turns": 3, "group_size": 8}
-    assert cells["grpo/add1/seed-4"].settings == {"eval_every": 10}
+    assert (one.algorithm, one.tokens, one.cpu_seconds) == ("clipped_reinforce", 300_000, 120.0)
+    assert one.settings == {"evaluation.every": 10, "num_turns": 1}, "the algorithm's table wins over the task's"
+    assert cells["grpo/lins/seed-4"].settings == {"evaluation.every": 10, "num_turns": 3, "group_size": 8}
+    assert cells["grpo/add1/seed-4"].settings == {"evaluation.every": 10}
     assert cells["grpo/add1/seed-4"].tokens == 200_000
 
 
@@ -42,7 +42,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, example())
     matrix = load_matrix(path, seeds=[7], tokens=None, cpu_seconds=5.0, settings={"discount": 1.0})
     assert {cell.seed for cell in matrix.cells()} == {7}
-    assert matrix.settings == {"eval_every": 10, "discount": 1.0}
+    assert matrix.settings == {"evaluation.every": 10, "discount": 1.0}
     assert matrix.tokens == 200_000
     assert matrix.cpu_seconds == 5.0
 
@@ -138,5 +138,5 @@ def test_the_documents_file_is_read(tmp_path: Path) -> None:
     cells = {cell.key: cell for cell in load_matrix(write(tmp_path, text)).cells()}
     assert len(cells) == 4 * 2 * 5
     check_cells(cells.values())
-    assert cells["grpo/lins/seed-0"].settings == {"eval_every": 10, "group_size": 8}
-    assert cells["eager/add1/seed-0"].algorithm == "reinforce"
+    assert cells["grpo/lins/seed-0"].settings == {"evaluation.every": 10, "group_size": 8}
+    assert cells["eager/add1/seed-0"].algorithm == "clipped_reinforce"

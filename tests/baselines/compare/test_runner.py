@@ -24,11 +24,11 @@ from mathturn_gym.baselines.compare import (
     read_cells,
     run_matrix,
 )
-from mathturn_gym.baselines.compare.lookup import config_of
+from mathturn_gym.baselines.compare._lookup import config_of
 from mathturn_gym.baselines.compare.runner import cores
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError
 
-PRETEND = "pretend_runs:run"
+PRETEND = "pretend_runs:Pretend"
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ class Watch(Observer):
 
 def matrix(out: Path, labels: Mapping[str, Mapping[str, Any]], **changes: Any) -> Matrix:
     algorithm = {label: {"run": PRETEND, "settings": settings} for label, settings in labels.items()}
-    given: dict[str, Any] = {"tasks": ["t"], "seeds": 1, "tokens": 1000, "cpu_seconds": 50.0, "out": str(out)}
+    given: dict[str, Any] = {"tasks": ["lins"], "seeds": 1, "tokens": 1000, "cpu_seconds": 50.0, "out": str(out)}
     return Matrix(algorithms=list(labels), algorithm=algorithm, **{**given, **changes})
 
 
@@ -88,31 +88,31 @@ def test_what_crashes_does_not_stop_the_others(tmp_path: Path) -> None:
     found = {one.cell.label: (one.status, one.message) for one in outcomes.values()}
     assert done
     assert found["good"] == ("finished", "")
-    assert found["raises"] == ("failed", "ValueError: no such luck <3")
+    assert found["raises"] == ("failed", "InvalidValueError: no such luck <3")
     assert found["killed"][1].startswith("killed by SIGKILL (out of memory?); see ")
     assert found["exits"][1].startswith("the process ended with exit code 7; see ")
     assert found["silent"][1].startswith("the run ended without a result.json; see ")
     assert found["nan"] == ("diverged", "the loss is nan")
     assert {one.status for one in watch.ended} == {"finished", "failed", "diverged"}
     assert len(watch.ended) == 6
-    log = (tmp_path / "out/cells/raises/t/seed-0/log.txt").read_text()
+    log = (tmp_path / "out/cells/raises/lins/seed-0/log.txt").read_text()
     assert "Traceback" in log
     assert "begin at 0, threads 1" in log
-    assert outcomes["killed/t/seed-0"].tokens == 500, "as far as it came"
+    assert outcomes["killed/lins/seed-0"].tokens == 500, "as far as it came"
     assert watch.jobs == min(2, cores())
 
 
 def test_finished_runs_are_not_run_again_and_failed_ones_go_on(tmp_path: Path) -> None:
     wanted = matrix(tmp_path / "out", {"good": {}, "killed": {"kill": True}})
     go(wanted)
-    result = tmp_path / "out/cells/good/t/seed-0/run/result.json"
+    result = tmp_path / "out/cells/good/lins/seed-0/run/result.json"
     before = result.stat().st_mtime_ns
     _, watch, outcomes = go(wanted)
     assert result.stat().st_mtime_ns == before
     assert [one.status for one in watch.begun] == ["finished", "failed"]
     assert [one.cell.label for one in watch.ended] == ["killed"]
-    assert outcomes["killed/t/seed-0"].status == "finished", "it began after its checkpoint, behind what killed it"
-    log = (tmp_path / "out/cells/killed/t/seed-0/log.txt").read_text()
+    assert outcomes["killed/lins/seed-0"].status == "finished", "it began after its checkpoint, behind what killed it"
+    log = (tmp_path / "out/cells/killed/lins/seed-0/log.txt").read_text()
     assert "begin at 0" in log
     assert "begin at 6" in log
 
@@ -126,12 +126,12 @@ def test_a_run_without_a_checkpoint_begins_again_in_an_empty_folder(tmp_path: Pa
     assert folder.outcome().status == "unfinished"
     _, _, outcomes = go(wanted)
     assert "begin at 0, threads 1, kept []" in folder.log.read_text()
-    assert len(outcomes["good/t/seed-0"].curve) == 11
+    assert len(outcomes["good/lins/seed-0"].curve) == 11
 
 
 def test_another_budget_or_setting_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     open_matrix(matrix(tmp_path / "out", {"good": {}}))
-    with pytest.raises(CheckpointError, match=r"good/t/seed-0 holds another run: tokens was 1000, is 2000; choose"):
+    with pytest.raises(CheckpointError, match=r"good/lins/seed-0 holds another run: tokens was 1000, is 2000; choose"):
         open_matrix(matrix(tmp_path / "out", {"good": {}}, tokens=2000))
     with pytest.raises(CheckpointError, match=r"settings was \{\}, is \{'level': 0.5\}"):
         open_matrix(matrix(tmp_path / "out", {"good": {"level": 0.5}}))
@@ -145,22 +145,22 @@ def test_a_run_under_other_defaults_is_refused(tmp_path: Path, algorithm: str, n
         pytest.importorskip("sb3_contrib")
     wanted = Matrix(algorithms=[algorithm], tasks=["lins"], seeds=1, tokens=1000, out=str(tmp_path / "out"))
     (cell,) = open_matrix(wanted)
-    config = config_of(cell)
-    assert config is not None
+    config = config_of(cell).to_json()
     file = CellFolder(wanted.out, cell).run / "config.json"
     file.parent.mkdir()
-    file.write_text(json.dumps({**config, "run_dir": "elsewhere"}))
-    open_matrix(wanted)
-    (config if name in config else config["settings"])[name] = 77
     file.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=rf"{algorithm}/lins/seed-0 holds another run: {name} was 77, is \d+;"):
+    open_matrix(wanted)
+    config["algorithm"][name] = 77
+    file.write_text(json.dumps(config))
+    message = rf"{algorithm}/lins/seed-0 holds another run: algorithm.{name} was 77, is \d+;"
+    with pytest.raises(CheckpointError, match=message):
         open_matrix(wanted)
 
 
 def test_algorithms_and_seeds_can_be_added(tmp_path: Path) -> None:
     go(matrix(tmp_path / "out", {"good": {}}))
     _, watch, outcomes = go(matrix(tmp_path / "out", {"other": {}}, seeds=[0, 5]))
-    assert sorted(outcomes) == ["good/t/seed-0", "other/t/seed-0", "other/t/seed-5"]
+    assert sorted(outcomes) == ["good/lins/seed-0", "other/lins/seed-0", "other/lins/seed-5"]
     assert all(one.done for one in outcomes.values())
     assert len(watch.ended) == 2
 
@@ -192,16 +192,16 @@ def both_wait(out: Path) -> Any:
 
 def test_an_interrupt_loses_nothing_and_the_same_call_goes_on(tmp_path: Path) -> None:
     wanted = matrix(tmp_path / "out", {"quick": {}, "slow": {"wait": True}, "later": {}})
-    waiting = tmp_path / "out/cells/slow/t/seed-0/run/waiting"
+    waiting = tmp_path / "out/cells/slow/lins/seed-0/run/waiting"
     done, _, outcomes = go(wanted, interrupted=lambda: waiting.exists())
     assert not done
-    assert outcomes["slow/t/seed-0"].status == "unfinished"
-    assert not CellFolder(wanted.out, outcomes["slow/t/seed-0"].cell).has_failed
+    assert outcomes["slow/lins/seed-0"].status == "unfinished"
+    assert not CellFolder(wanted.out, outcomes["slow/lins/seed-0"].cell).has_failed
     done, _, outcomes = go(wanted)
     assert done
     assert {one.status for one in outcomes.values()} == {"finished"}
-    assert "begin at 6" in (tmp_path / "out/cells/slow/t/seed-0/log.txt").read_text()
-    assert [p.tokens for p in outcomes["slow/t/seed-0"].curve] == [100 * i for i in range(11)]
+    assert "begin at 6" in (tmp_path / "out/cells/slow/lins/seed-0/log.txt").read_text()
+    assert [p.tokens for p in outcomes["slow/lins/seed-0"].curve] == [100 * i for i in range(11)]
 
 
 def test_an_error_in_the_observer_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -226,14 +226,14 @@ def test_runs_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = f"from mathturn_gym.baselines.compare import run_matrix\nrun_matrix({wanted.out!r}, jobs=1)\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
-    until((tmp_path / "out/cells/slow/t/seed-0/run/waiting").exists)
-    with pytest.raises(CheckpointError, match="another process runs the comparison"):
+    until((tmp_path / "out/cells/slow/lins/seed-0/run/waiting").exists)
+    with pytest.raises(LockedError, match="another process works in"):
         run_matrix(wanted.out, jobs=1, observer=Watch())
     parent.kill()
     parent.wait()
     done, _, outcomes = go(wanted)  # it waits for the orphan, which holds the cell until it has noticed
     assert done
-    assert outcomes["slow/t/seed-0"].status == "finished"
+    assert outcomes["slow/lins/seed-0"].status == "finished"
 
 
 def until(holds: Any, seconds: float = 60.0) -> None:
@@ -260,10 +260,10 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("reinforc", "unknown algorithm 'reinforc': did you mean 'reinforce'"),
-        ("pretend_runs:ran", "algorithm 'pretend_runs:ran' cannot be imported"),
-        ("no_such_module:run", "cannot be imported: No module named 'no_such_module'"),
-        ("pretend_runs:not_a_function", "must be a function, got int"),
-        (":run", "cannot be imported"),
+        ("pretend_runs:Pretended", "algorithm 'pretend_runs:Pretended' cannot be imported"),
+        ("no_such_module:run", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("pretend_runs:not_an_algorithm", "must be a subclass of mathturn_gym.baselines.Algorithm, got <function"),
+        (":run", "must be an import path"),
     ],
 )
 def test_algorithms_are_looked_up_before_anything_runs(tmp_path: Path, name: str, message: str) -> None:
@@ -276,12 +276,12 @@ def test_algorithms_are_looked_up_before_anything_runs(tmp_path: Path, name: str
     ("algorithm", "changes", "message"),
     [
         ("grpo", {"tasks": ["lin"]}, "grpo on lin, seed 0: unknown task 'lin': did you mean 'lins'"),
-        ("grpo", {"settings": {"learning_rat": 1}}, "unknown config field 'learning_rat': did you mean"),
-        ("grpo", {"settings": {"group_size": 1}}, "grpo on lins, seed 0: algorithm 'grpo' centers rewards by their"),
+        ("grpo", {"settings": {"learning_rat": 1}}, "unknown setting 'learning_rat': did you mean 'learning_rate'"),
+        ("grpo", {"settings": {"group_size": 1}}, "grpo on lins, seed 0: grpo centers rewards by their"),
         (
             "sb3_a2c",
             {"settings": {"learning_rat": 1}},
-            "setting of sb3_a2c 'learning_rat': did you mean 'learning_rate'",
+            "unknown setting 'learning_rat': did you mean 'learning_rate'",
         ),
     ],
 )
@@ -301,7 +301,7 @@ def finished(tmp_path: Path) -> CellFolder:
     folder.run.mkdir()
     metrics = {"iteration": 0, "episodes": 0, "tokens": 0, "cpu_s": 0.0, "validation/acc@1": 0.5}
     (folder.run / "metrics.jsonl").write_text(json.dumps(metrics) + "\n")
-    result = {"task": "t", "seed": 0, "status": "finished", "message": "", "episodes": 9, "tokens": 99, "cpu_s": 1.5}
+    result = {"task": "lins", "seed": 0, "status": "finished", "message": "", "episodes": 9, "tokens": 99, "cpu_s": 1.5}
     (folder.run / "result.json").write_text(json.dumps({**result, "test": {"acc@1": 0.75, "episodes": 8}}))
     return folder
 

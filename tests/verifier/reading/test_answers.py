@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathturn_gym.feedback.grading import grade
+from mathturn_gym.feedback._grading import grade
 from mathturn_gym.feedback.texts import TEXTS
 from mathturn_gym.metrics import majority_at_k
 from mathturn_gym.rewards import get_terms

@@ -1,0 +1,166 @@
+"""What a person sees of a run: a live bar with numbers and a sparkline, and `curve.png` afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from mathturn_gym.baselines.settings import RunConfig
+
+__all__ = ["TrainingDisplay", "draw_curve", "sparkline"]
+
+_LOG = logging.getLogger(__name__)
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+class TrainingDisplay:
+    """A live view of `train`: use it as a context, and give it as `on_progress`.
+
+    Args:
+        config: Of the run.
+        console: Where to draw; None is standard output. Without a terminal it prints a line per evaluation instead.
+
+    >>> from mathturn_gym.tasks import load_task
+    >>> with TrainingDisplay(load_task("lins").config(), Console(quiet=True)) as display:
+    ...     display({"iteration": 1, "episodes": 64, "train/acc@1": 0.5, "train/acc@4": 0.75})
+    """
+
+    def __init__(self, config: RunConfig, console: Console | None = None) -> None:
+        self._config = config
+        self._turns = range(1, int(config.env.value("num_turns")) + 1)
+        self._console = console or Console()
+        self._train: list[float] = []
+        self._validation: Mapping[str, float] = {}
+        self._progress = Progress(
+            TextColumn("[bold]training"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._task = self._progress.add_task("", total=self._goal({})[1])
+        self._live = Live(self._progress, console=self._console, refresh_per_second=4)
+
+    def __enter__(self) -> TrainingDisplay:
+        """Starts drawing."""
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves the last picture standing."""
+        self._live.stop()
+
+    def __call__(self, metrics: Mapping[str, float]) -> None:
+        """Takes one iteration's figures."""
+        if "train/acc@1" in metrics:
+            self._train.append(metrics["train/acc@1"])
+        evaluated = {name: value for name, value in metrics.items() if name.startswith("validation/")}
+        self._validation = evaluated or self._validation
+        completed, total = self._goal(metrics)
+        self._progress.update(self._task, completed=completed, total=total)
+        if self._console.is_terminal:
+            self._live.update(Group(self._progress, self._table(metrics), Text(self._curve(), style="cyan")))
+        elif evaluated:
+            self._console.print(self._line(metrics))
+
+    def _goal(self, metrics: Mapping[str, float]) -> tuple[int, int]:
+        """How far the run is, in the unit of the limit that it will reach first."""
+        budget, batch = self._config.budget, self._config.optimization.batch_episodes
+        iterations = budget.iterations(batch)
+        limits = (
+            ("episodes", None if iterations is None else iterations * batch),
+            ("tokens", budget.tokens),
+            ("cpu_s", budget.cpu_seconds),
+        )
+        goals = [(metrics.get(name, 0), limit) for name, limit in limits if limit is not None]
+        done, limit = max(goals, key=lambda goal: goal[0] / goal[1])
+        return min(int(done), int(limit)), int(limit)
+
+    def _table(self, metrics: Mapping[str, float]) -> Table:
+        turns = self._turns
+        table = Table(box=None, pad_edge=False)
+        for name in ("", *(f"acc@{k}" for k in turns), "entropy", "KL", "tokens/turn", "tokens/s"):
+            table.add_column(name, justify="right")
+        others = ("train/entropy", "train/approximate_kl", "train/completion_tokens", "time/tokens_per_s")
+        table.add_row(
+            "train",
+            *(_number(metrics, f"train/acc@{k}") for k in turns),
+            *(_number(metrics, name) for name in others),
+        )
+        table.add_row("validation", *(_number(self._validation, f"validation/acc@{k}") for k in turns))
+        return table
+
+    def _curve(self) -> str:
+        return f"train acc@1 {sparkline(self._train, 60)}" if self._train else ""
+
+    def _line(self, metrics: Mapping[str, float]) -> str:
+        figures = "  ".join(f"acc@{k} {_number(self._validation, f'validation/acc@{k}')}" for k in self._turns)
+        return f"{int(metrics['episodes']):>7} episodes  validation  {figures}"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Values in [0, 1] as a line of blocks, at most `width` wide, each block the mean of its share.
+
+    >>> sparkline([0.0, 0.5, 1.0], 10)
+    '▁▅█'
+    """
+    size = min(width, len(values))
+    bounds = [round(i * len(values) / size) for i in range(size + 1)] if size else []
+    shares = [values[low:high] for low, high in pairwise(bounds)]
+    means = [min(1.0, max(0.0, sum(share) / len(share))) for share in shares]
+    return "".join(_BLOCKS[min(len(_BLOCKS) - 1, int(mean * len(_BLOCKS)))] for mean in means)
+
+
+def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path) -> bool:
+    """Draws accuracy over episodes, training thin and validation thick, as a PNG.
+
+    Args:
+        history: From `read_metrics`.
+        path: File to write.
+
+    Returns:
+        False where matplotlib is not installed (which is logged) and nothing was drawn.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        _LOG.warning("matplotlib is not installed: no curve.png (pip install 'mathturn-gym[train]')")
+        return False
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="episodes", ylabel="solved within k turns", ylim=(0, 1))
+    turns = sorted(
+        {name.removeprefix("validation/") for row in history for name in row if name.startswith("validation/")}
+    )
+    for k, name in enumerate(turns):
+        for part, width, alpha in (("train", 0.8, 0.4), ("validation", 2.2, 1.0)):
+            points = [(row["episodes"], row[f"{part}/{name}"]) for row in history if f"{part}/{name}" in row]
+            label = f"{name}, validation" if part == "validation" else None
+            axes.plot(
+                [x for x, _ in points], [y for _, y in points], color=f"C{k}", label=label, linewidth=width, alpha=alpha
+            )
+    axes.grid(alpha=0.3)
+    if turns:
+        axes.legend(loc="lower right")
+    figure.savefig(str(path), dpi=120)
+    return True
+
+
+def _number(metrics: Mapping[str, float], name: str) -> str:
+    value = metrics.get(name)
+    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3f}"

@@ -1,0 +1,111 @@
+"""An optimizer with a clipped gradient, whose state travels as named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from mathturn_gym.baselines.settings import Optimization
+
+__all__ = ["Optimizer"]
+
+_STEP: Final = "step"
+_BETAS: Final = (0.9, 0.95)
+_EPS: Final = 1e-5
+
+
+class Optimizer:
+    """An optimizer over the parameters of a module that can be trained (of a LoRA model, the adapter's).
+
+    Args:
+        module: What is trained.
+        learning_rate: At the schedule's factor 1.
+        options: Which optimizer, with its settings, and the most that a gradient's norm may be.
+
+    Attributes:
+        steps: Gradient steps done.
+    """
+
+    def __init__(self, module: torch.nn.Module, learning_rate: float, options: Optimization) -> None:
+        self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
+        self._learning_rate, self._max_norm = learning_rate, options.max_grad_norm
+        self._optimizer = _make(list(self._named.values()), learning_rate, options)
+        self._optimizer.zero_grad(set_to_none=True)
+        self.steps = 0
+
+    def step(self, rate: float) -> float:
+        """Clips the gradients that were accumulated, takes a step, and forgets them.
+
+        Args:
+            rate: The learning rate's factor.
+
+        Returns:
+            The gradient's norm before clipping; where it is not finite no step is taken.
+        """
+        most = math.inf if self._max_norm is None else self._max_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(self._named.values(), most))
+        if math.isfinite(norm):
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._learning_rate * rate
+            self._optimizer.step()
+            self.steps += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """What the optimizer keeps per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER"."""
+        return {
+            f"{name}.{kind}.{parameter_name}": tensor.detach().cpu()
+            for parameter_name, parameter in self._named.items()
+            for kind, tensor in self._optimizer.state.get(parameter, {}).items()
+            if kind != _STEP and isinstance(tensor, torch.Tensor)
+        }
+
+    def load(self, tensors: Mapping[str, torch.Tensor], name: str, steps: int) -> None:
+        """Takes back what `tensors` gave.
+
+        Raises:
+            ValueError: a tensor is missing, or is not of its parameter's shape.
+        """
+        if steps:
+            self._take_an_empty_step()
+        for parameter_name, parameter in self._named.items():
+            state = self._optimizer.state.get(parameter, {})
+            for kind, now in state.items():
+                if kind == _STEP:
+                    state[kind] = torch.full_like(now, float(steps)) if isinstance(now, torch.Tensor) else steps
+                elif isinstance(now, torch.Tensor):
+                    saved = tensors.get(f"{name}.{kind}.{parameter_name}")
+                    if saved is None or saved.shape != now.shape:
+                        raise ValueError(
+                            f"no {kind} of {name} parameter {parameter_name} with shape {tuple(now.shape)}"
+                        )
+                    state[kind] = saved.to(now)
+        self.steps = steps
+
+    def _take_an_empty_step(self) -> None:
+        """Makes the optimizer lay out its state, whatever kind it is: a step of size 0 along gradients of 0."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = 0.0
+        for parameter in self._named.values():
+            parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _make(parameters: list[torch.nn.Parameter], rate: float, options: Optimization) -> torch.optim.Optimizer:
+    decay: dict[str, Any] = {"lr": rate, "weight_decay": options.weight_decay}
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(parameters, momentum=options.momentum or 0.0, **decay)
+    if options.optimizer == "adafactor":
+        return torch.optim.Adafactor(parameters, **decay)
+    return torch.optim.AdamW(
+        parameters,
+        betas=_BETAS if options.betas is None else options.betas,
+        eps=_EPS if options.eps is None else options.eps,
+        fused=True,  # of a small model, a loop over parameters would take a quarter of the backward pass
+        **decay,
+    )

@@ -1,0 +1,66 @@
+"""What `train` asks of a run in progress, whatever trains in it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from mathturn_gym.baselines._run_folder import RunFolder
+    from mathturn_gym.types import Policy
+
+__all__ = ["Ended", "Metrics", "Report", "RunStatus", "Session"]
+
+Metrics: TypeAlias = dict[str, float]
+Report: TypeAlias = Callable[[Metrics], None]
+"""Takes an iteration's figures: into metrics.jsonl, TensorBoard, and to whoever watches."""
+
+RunStatus = Literal["finished", "stopped_early", "interrupted", "diverged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session's run ended.
+
+    Args:
+        status: "finished"; "stopped_early" by `patience`; "interrupted" by Ctrl-C; "diverged": weights or loss are no
+            longer finite.
+        message: More about a status other than "finished".
+        episodes: Episodes trained on.
+        tokens: Tokens sampled in training.
+        cpu_s: CPU seconds of training.
+        test: Figures of the test split, where the session has played it itself.
+    """
+
+    status: RunStatus
+    message: str
+    episodes: int
+    tokens: int
+    cpu_s: float
+    test: Mapping[str, float] | None = None
+
+
+class Session(ABC):
+    """A run that is ready to begin: everything is loaded and checked, and nothing is written yet."""
+
+    @property
+    @abstractmethod
+    def policy(self) -> Policy:
+        """The policy as it is now."""
+
+    @abstractmethod
+    def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
+        """Trains until the budget is used up, or until something else ends the run.
+
+        Args:
+            folder: Where checkpoints go, and come from.
+            resume: Go on from the folder's checkpoint, where there is one.
+            report: Takes each iteration's figures, those before the first one (iteration 0) included.
+            interrupted: True once the user wants the run to end with a checkpoint.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what the session holds (environments, mostly)."""

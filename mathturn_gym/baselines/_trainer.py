@@ -1,0 +1,449 @@
+"""The trainer of language models: one loop for every algorithm with `credit` and `loss`.
+
+    each iteration:  collect ─► credit ─► pack ─► minibatches: log-probs ─► loss ─► optimizer
+                                ^^^^^^                                      ^^^^
+
+Everything random is drawn from (seed, iteration), so a resumed run continues the curve that it would have drawn.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mathturn_gym._import_paths import is_import_path
+from mathturn_gym._transformers import no_progress_bars
+from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
+from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
+from mathturn_gym.baselines._kept_episodes import with_advantages
+from mathturn_gym.baselines._optimizer import Optimizer
+from mathturn_gym.baselines._process import cpu_threads
+from mathturn_gym.baselines._run_folder import RunFolder
+from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
+from mathturn_gym.baselines.algorithms import Algorithm, Part
+from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.decoding import load_policy, trained_logits, use_row_attention
+from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.losses import PolicyLoss, trained_logprobs
+from mathturn_gym.packing import PackedBatch, pack, select_rows
+from mathturn_gym.problems import Curriculum
+from mathturn_gym.rollout import collect
+from mathturn_gym.seeding import derive_seed
+from mathturn_gym.types import Episode, Policy
+from mathturn_gym.wrappers.policy import CausalLMPolicy
+
+__all__ = ["DivergedError", "Trainer"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class DivergedError(Exception):
+    """A loss, gradient or weight became NaN or infinite: the run has nothing left to learn from."""
+
+
+class Trainer(Session):
+    """Policy, optimizer and environments of a run; `step` is one iteration.
+
+    Args:
+        config: The run.
+        policy: Train this one, in place; None loads `config.policy`.
+
+    Raises:
+        InvalidValueError: the policy cannot be trained (it is no `CausalLMPolicy`, or samples by other probabilities
+            than its model's at its temperature), or the config does not fit the environment.
+        CheckpointError: the policy does not load.
+
+    Attributes:
+        config: The run.
+        iteration: Iterations done.
+        tokens: Tokens sampled in training.
+        cpu_s: CPU seconds of this process spent in `step`.
+    """
+
+    def __init__(self, config: RunConfig, policy: Policy | None = None) -> None:
+        assert isinstance(config.algorithm, Algorithm)
+        self.config, self.algorithm = config, config.algorithm
+        self.iteration = self.tokens = 0
+        self.cpu_s = 0.0
+        self._evaluated: Sequence[Episode] = ()
+        self._learned_from: Sequence[Episode] = ()
+        self._policy = _trainable(config, policy)
+        self.model = self._policy.model
+        use_row_attention(self.model)
+        if config.optimization.gradient_checkpointing:
+            _checkpoint_gradients(self.model)
+        self._optimizer = self.make_optimizer(self.model)
+        self._reference = self._make_reference() if self.algorithm.needs_reference else None
+        self.state = self.algorithm.begin(self)
+        self._num_turns = int(config.env.value("num_turns"))
+        source = config.env.problems("train")
+        self._curriculum = source if isinstance(source, Curriculum) else None
+        batch = config.optimization.batch_episodes
+        # The gold answers are for the episodes that are kept: no policy sees an info.
+        self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source, gold_in_info=True)
+        self._eval_env = validation_env(config, self._policy)
+        if config.optimization.schedule != "constant" and config.budget.tokens is config.budget.episodes is None:
+            _LOG.warning(
+                "optimization.schedule %r follows tokens or episodes, and the budget has CPU seconds alone: the learning"
+                " rate stays constant",
+                config.optimization.schedule,
+            )
+
+    # ---- the session
+
+    @property
+    def policy(self) -> CausalLMPolicy:
+        """The policy that is trained; its version is the number of iterations done."""
+        return self._policy
+
+    def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
+        """Iterates to the end of the run's budget, or to an interrupt, with a checkpoint at the last."""
+        with cpu_threads(self.config.threads), no_progress_bars():
+            checkpoint = folder.whole_checkpoint() if resume else None
+            if checkpoint is not None:
+                self.load(checkpoint)
+            folder.start_metrics(self.iteration if self.iteration else -1)
+            status, message = self._iterate(folder, report, interrupted)
+        episodes = self.iteration * self.config.optimization.batch_episodes
+        return Ended(status, message, episodes, self.tokens, self.cpu_s)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._env.close()
+        if self._eval_env is not None:
+            self._eval_env.close()
+
+    def _iterate(self, folder: RunFolder, report: Report, interrupted: Callable[[], bool]) -> tuple[RunStatus, str]:
+        config = self.config
+        every, patience = config.evaluation.every, config.evaluation.patience
+        if self.iteration == 0:
+            report({"iteration": 0, "episodes": 0, "tokens": 0, "cpu_s": 0.0, **self.evaluate()})
+            self._keep_episodes(folder)
+        while not self.done and not interrupted():
+            try:
+                metrics = self.step()
+            except DivergedError as error:
+                return "diverged", str(error)
+            evaluated = self.done or bool(every and self.iteration % every == 0)
+            metrics.update(self.evaluate() if evaluated else {})
+            report(metrics)
+            if evaluated:
+                self._keep_episodes(folder)
+            stale = evaluated and bool(patience) and _is_stale(folder, patience, self._num_turns)
+            if stale or self.done or interrupted() or self.iteration % config.save_every == 0:
+                folder.save(self._policy, self.checkpoint())
+            if stale and not self.done:
+                return "stopped_early", f"no better validation accuracy in {patience} evaluations"
+        return ("finished", "") if self.done else ("interrupted", "resume goes on")
+
+    # ---- an iteration
+
+    def step(self) -> Metrics:
+        """Plays a batch of episodes, learns from them, and returns the iteration's figures.
+
+        Raises:
+            DivergedError: a loss, gradient or weight is no longer finite.
+        """
+        options, began, cpu = self.config.optimization, time.perf_counter(), time.process_time()
+        episodes = self.play()
+        played = time.perf_counter()
+        for episode in episodes if self._curriculum is not None else ():
+            self._curriculum.record_episode(episode)  # type: ignore[union-attr]
+        batch = self.credit(episodes)
+        self._learned_from = with_advantages(episodes[: self.config.evaluation.kept], batch)
+        share = self.config.budget.share_used(
+            iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
+        )
+        rate = options.rate(self.iteration, share)
+        figures = {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        sampled = int(batch.loss_mask.sum())
+        self.iteration += 1
+        self.tokens += sampled
+        self._policy.version = self.iteration
+        taken = time.perf_counter()
+        self.cpu_s += time.process_time() - cpu
+        turns = sum(episode.num_turns for episode in episodes)
+        return {
+            "iteration": self.iteration,
+            "episodes": self.iteration * options.batch_episodes,
+            "tokens": self.tokens,
+            "cpu_s": self.cpu_s,
+            **{f"train/{name}": value for name, value in accuracy_by_turn(episodes, self._num_turns).items()},
+            "train/reward": float(np.mean([episode.rewards.sum() for episode in episodes])),
+            "train/turns": turns / len(episodes),
+            "train/completion_tokens": sampled / max(1, turns),
+            "train/learning_rate": options.learning_rate * rate,
+            **{f"train/{name}": value for name, value in figures.items()},
+            "time/rollout_s": played - began,
+            "time/update_s": taken - played,
+            "time/tokens_per_s": batch.num_tokens / (taken - began),
+        }
+
+    def play(self) -> list[Episode]:
+        """The episodes of the iteration that comes next."""
+        batch = self.config.optimization.batch_episodes
+        with self.autocast():
+            return collect(
+                self._env,
+                self._policy,
+                batch,
+                seed=derive_seed(self.config.seed, "train"),
+                first_index=self.iteration * batch,
+                group_size=self.algorithm.episodes_per_problem,
+                discount=getattr(self.algorithm, "discount", 1.0),
+            )
+
+    def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
+        """The episodes with what the algorithm says their tokens were worth."""
+        found = self.algorithm.credit(episodes, self.state)
+        return found if isinstance(found, PackedBatch) else self.pack(episodes, found)
+
+    def evaluate(self) -> Metrics:
+        """Accuracy by turn on the validation problems; the same episodes each time."""
+        if self._eval_env is None:
+            return {}
+        began = time.perf_counter()
+        seed = derive_seed(self.config.seed, "validation")
+        with self.autocast():
+            episodes = collect(self._eval_env, self._policy, self.config.evaluation.episodes, seed=seed)
+        self._evaluated = episodes[: self.config.evaluation.kept]
+        accuracy = accuracy_by_turn(episodes, self._num_turns)
+        figures = {f"validation/{name}": value for name, value in accuracy.items()}
+        return {**figures, "time/evaluation_s": time.perf_counter() - began}
+
+    def _keep_episodes(self, folder: RunFolder) -> None:
+        """What was evaluated just now, and what was learned from before that."""
+        folder.keep_episodes("validation", self._evaluated, self.iteration)
+        folder.keep_episodes("train", self._learned_from, self.iteration)
+
+    @property
+    def done(self) -> bool:
+        """True once the run's episodes, tokens or CPU seconds are used up."""
+        return self.config.budget.is_used_up(
+            iteration=self.iteration,
+            tokens=self.tokens,
+            cpu_s=self.cpu_s,
+            batch_episodes=self.config.optimization.batch_episodes,
+        )
+
+    # ---- what algorithms ask for
+
+    def make_optimizer(self, module: torch.nn.Module, learning_rate: float | None = None) -> Optimizer:
+        """An optimizer as the run has it.
+
+        Args:
+            module: What is trained.
+            learning_rate: None is the policy's.
+        """
+        options = self.config.optimization
+        return Optimizer(module, options.learning_rate if learning_rate is None else learning_rate, options)
+
+    def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
+        """Episodes as a padded batch on the policy's device, row i being episode i.
+
+        Args:
+            episodes: An iteration's.
+            advantages: Per turn; None fills in zeros.
+        """
+        per_turn = [np.zeros(e.num_turns, np.float32) for e in episodes] if advantages is None else list(advantages)
+        return pack(episodes, advantages=per_turn, device=self._policy.device)
+
+    def with_token_advantages(
+        self, batch: PackedBatch, advantages_BT: npt.NDArray[Any], returns_BT: npt.NDArray[Any] | None = None
+    ) -> PackedBatch:
+        """The batch with other advantages, and with other returns where they are given; float (B, T) each."""
+        given = {"advantages": advantages_BT, "returns": returns_BT}
+        tensors = {
+            name: torch.from_numpy(values.astype(np.float32)).to(batch.device)
+            for name, values in given.items()
+            if values is not None
+        }
+        return batch.replace_tensors(tensors)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision that models are called in, in sampling and training alike."""
+        mixed = self.config.optimization.precision == "bfloat16"
+        return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
+
+    def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
+        """The batch's rows, shuffled anew for each epoch, in parts.
+
+        Args:
+            batch: An iteration's.
+            name: Decides the order, with seed and iteration.
+        """
+        options = self.config.optimization
+        rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
+        return [
+            select_rows(batch, np.sort(rows).tolist())
+            for _ in range(options.epochs)
+            for rows in np.array_split(rng.permutation(batch.num_rows), options.minibatches)
+        ]
+
+    def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
+        """A minibatch as the parts whose gradients are accumulated."""
+        accumulate = self.config.optimization.accumulate
+        if accumulate == 1:
+            return [minibatch]
+        shares = np.array_split(np.arange(minibatch.num_rows), min(accumulate, minibatch.num_rows))
+        return [select_rows(minibatch, share.tolist()) for share in shares]
+
+    def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
+        """A batch in parts as large as those that are trained on, with the numbers of their rows."""
+        options = self.config.optimization
+        for rows in np.array_split(np.arange(batch.num_rows), options.minibatches * options.accumulate):
+            yield rows, select_rows(batch, rows.tolist())
+
+    def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor:
+        """Float (B, T): log-probs of the trained tokens under the policy at the start, without a graph."""
+        found = torch.zeros(batch.input_ids.shape, device=batch.device)
+        for rows, part in self.forward_parts(batch):
+            of_part = self._reference_of(part)
+            found[rows, : of_part.shape[1]] = of_part
+        return found
+
+    def check_finite(self, what: str, *values: float) -> None:
+        """Raises `DivergedError` unless all values are numbers."""
+        if not all(map(math.isfinite, values)):
+            shown = ", ".join(str(value) for value in values)
+            raise DivergedError(f"iteration {self.iteration + 1}: {what} is no longer finite ({shown})")
+
+    # ---- checkpoints
+
+    def checkpoint(self) -> TrainerState:
+        """What `load` needs, besides the weights."""
+        numbers: dict[str, Any] = {"tokens": self.tokens, "cpu_s": self.cpu_s, **self.state.numbers()}
+        if self._curriculum is not None:
+            numbers["curriculum"] = self._curriculum.state_dict()
+        tensors = {**self._optimizer.tensors("policy"), **self.state.tensors()}
+        return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
+
+    def load(self, checkpoint: str | Path) -> None:
+        """Goes on where the trainer that saved `checkpoint` was.
+
+        Raises:
+            CheckpointError: it is missing, broken, or of another model.
+        """
+        state = load_checkpoint(checkpoint)
+        try:
+            self._optimizer.load(state.tensors, "policy", state.steps)
+            self.state.load(state.numbers, state.tensors)
+            self._policy.update_weights(checkpoint, version=max(1, state.iteration))
+            if self._curriculum is not None:
+                self._curriculum.load_state_dict(state.numbers["curriculum"])
+            self.iteration, self.tokens = state.iteration, int(state.numbers["tokens"])
+            self.cpu_s = float(state.numbers["cpu_s"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
+
+    # ---- inside
+
+    def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
+        """Gradient steps over the batch; the mean of each step's figures."""
+        figures: list[Metrics] = []
+        self.model.train()
+        for minibatch in self.minibatches(batch, "minibatches"):
+            outs, parts = [], self.parts(minibatch)
+            for part in parts:
+                out = self.loss_of(part, minibatch)
+                out.loss.backward()  # type: ignore[no-untyped-call]
+                outs.append(out.metrics())
+            norm = self._optimizer.step(rate)
+            self.check_finite("loss or gradient norm", sum(out["loss"] for out in outs), norm)
+            figures.append({**_merged(outs, [part.count("token") for part in parts]), "grad_norm": norm})
+        self.model.eval()
+        return {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+
+    def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
+        """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""
+        logprobs, entropy = self._logprobs(self.model, part)
+        terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
+        if self.algorithm.kl_weight:
+            terms["reference_logprobs"] = self._reference_of(part)
+            terms["kl_weight"] = self.algorithm.kl_weight
+        return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
+
+    def _make_reference(self) -> Any:
+        """The policy as it is now, for the KL; None where the model without its new adapter is that."""
+        if self.config.policy.lora is not None and hasattr(self.model, "disable_adapter"):
+            return None
+        return copy.deepcopy(self.model).eval().requires_grad_(False)
+
+    def _reference_of(self, part: PackedBatch) -> torch.Tensor:
+        with torch.no_grad(), _as_reference(self.model, self._reference) as model:
+            return self._logprobs(model, part)[0]
+
+    def _logprobs(self, model: Any, part: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        with self.autocast():
+            logits = trained_logits(model, part)[:, : self._policy.vocab_size]
+        return trained_logprobs(logits.float(), part, temperature=self._policy.sampling.temperature)
+
+
+def _loaded(config: RunConfig) -> Any:
+    """The policy that the config describes, its weights in float32 unless it says otherwise."""
+    name = config.policy.model
+    if name == "random" or name.startswith(("http://", "https://", "vllm:")):
+        raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
+    changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
+    if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
+        changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
+    return load_policy(config.policy, **changes)
+
+
+def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
+    """The policy that a run starts from, sampled by the very probabilities that training sees."""
+    found = _loaded(config) if policy is None else policy
+    if not isinstance(found, CausalLMPolicy):
+        raise InvalidValueError(f"policy must be a CausalLMPolicy to be trained, got {type(found).__name__}")
+    sampling = found.sampling
+    if sampling.temperature == 0.0:
+        raise InvalidValueError("policy.temperature must be above 0 in training: greedy log-probs are no behavior")
+    cut = [name for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)) if getattr(sampling, name) != off]
+    if cut:
+        raise InvalidValueError(
+            f"policy.{cut[0]} must be off in training: what it cuts off has a probability in the loss, and none in sampling"
+        )
+    return found
+
+
+def _checkpoint_gradients(model: Any) -> None:
+    """Makes a model compute a layer's activations again in the backward pass."""
+    options = {"use_reentrant": False}  # the other kind loses gradients where a layer's inputs need none (LoRA)
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+    else:  # what older releases of transformers call it
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+
+
+@contextmanager
+def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
+    """The model as it was at the start."""
+    if frozen is not None:
+        yield frozen
+        return
+    with model.disable_adapter():
+        yield model
+
+
+def _is_stale(folder: RunFolder, patience: int, turns: int) -> bool:
+    """True where the last `patience` evaluations brought nothing better than what was there before them."""
+    name = f"validation/acc@{turns}"
+    seen = [row[name] for row in folder.metrics() if name in row]
+    return len(seen) > patience and max(seen[-patience:]) <= max(seen[:-patience])
+
+
+def _merged(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+    """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
+    shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
+    weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
+    return {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}

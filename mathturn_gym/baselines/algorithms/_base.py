@@ -1,0 +1,298 @@
+"""What an algorithm is: options of its own, what a turn was worth (`credit`), and the loss that is made of it (`loss`).
+
+    each iteration:  collect ─► credit ─► pack ─► minibatches: log-probs ─► loss ─► optimizer
+                                ^^^^^^                                      ^^^^
+
+Everything else (batches, learning rates, evaluation, checkpoints, budgets) is the trainer's and the same for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias
+
+from typing_extensions import TypeVar
+
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    from mathturn_gym.baselines._session import Metrics, Session
+    from mathturn_gym.baselines._trainer import Trainer
+    from mathturn_gym.baselines.settings import RunConfig
+    from mathturn_gym.losses import PolicyLoss
+    from mathturn_gym.packing.batch import PackedBatch, Unit
+    from mathturn_gym.types import Episode, Policy
+
+__all__ = ["Advantages", "Algorithm", "BaseAlgorithm", "GroupAlgorithm", "Part", "State"]
+
+Advantages: TypeAlias = "list[npt.NDArray[np.float32]]"
+"""One array (K,) per episode: what each of its turns was worth."""
+
+_IN_0_1: Final = ("clip", "discount", "gae_lambda", "baseline_decay")
+_AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learning_rate", "clip_high")
+_COUNTS: Final = ("group_size",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseAlgorithm(ABC):
+    """Anything that `train` can be given as its algorithm: a frozen dataclass of its own options.
+
+    `register` gives a class its name, title and source. Options whose names are known here (`clip`, `discount`,
+    `group_size` and the like) are checked; a subclass checks its others in `__post_init__`.
+    """
+
+    name: ClassVar[str]
+    """What the command line calls it; for a class of the user's own its import path."""
+    title: ClassVar[str]
+    """What figures and tables call it."""
+    source: ClassVar[str]
+    """Where it was published, or what it varies."""
+    kind: ClassVar[str]
+    """"language model": trains a causal language model on whole completions; "classic": one token id per step."""
+    reads_optimization: ClassVar[bool] = True
+    """False where the optimizer is the algorithm's own affair, and `Optimization` means nothing to it."""
+
+    def __post_init__(self) -> None:
+        """Checks the options that have well-known names."""
+        for option in dataclasses.fields(self):
+            name, value = option.name, getattr(self, option.name)
+            if value is None and option.default is None:
+                continue
+            if name in _IN_0_1:
+                check_float(f"{self.name}: {name}", value, low=0.0, high=1.0)
+            elif name in _AT_LEAST_0:
+                check_float(f"{self.name}: {name}", value, low=0.0)
+            elif name in _COUNTS:
+                check_int(f"{self.name}: {name}", value, low=1)
+            elif isinstance(option.default, bool) and not isinstance(value, bool):
+                raise InvalidValueError(f"{self.name}: {name} must be true or false, got {value!r}")
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """The names of the options that it reads."""
+        return tuple(option.name for option in dataclasses.fields(cls))
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """The algorithm with these options, and defaults for the others.
+
+        Raises:
+            InvalidValueError: an option that it does not read, or a value outside its range.
+        """
+        known = cls.option_names()
+        for name in options:
+            if name not in known:
+                _raise_not_read(cls.name, name, known)
+        return cls(**options)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types: the name, and every option."""
+        kind = type(self)
+        ours = kind.__module__.startswith("mathturn_gym.")
+        name = self.name if ours else f"{kind.__module__}:{kind.__qualname__}"
+        return {"name": name, **dataclasses.asdict(self)}
+
+    def check(self, config: RunConfig) -> None:
+        """Raises `InvalidValueError` where the other parts of a run do not go with this algorithm."""
+        if not self.reads_optimization and config.optimization != type(config.optimization)():
+            raise InvalidValueError(
+                f"{self.name} does not read optimization: its own options are {', '.join(self.option_names())}"
+            )
+
+    @abstractmethod
+    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
+        """Loads and checks what a run needs, and writes nothing.
+
+        Args:
+            config: The run; its `algorithm` is this one.
+            policy: Train this one, not the one that `config.policy` describes.
+        """
+
+
+class State:
+    """What an algorithm keeps from one iteration to the next; this one keeps nothing."""
+
+    def update(self, batch: PackedBatch, rate: float) -> Metrics:
+        """Learns something of its own from a batch (a critic does), before the policy does.
+
+        Args:
+            batch: What `credit` has made of the iteration's episodes.
+            rate: The factor of the learning rate's schedule.
+
+        Returns:
+            Figures to log, by name.
+        """
+        return {}
+
+    def numbers(self) -> Mapping[str, Any]:
+        """What a checkpoint has to hold, of JSON types."""
+        return {}
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """What a checkpoint has to hold, of tensors."""
+        return {}
+
+    def load(self, numbers: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes back what `numbers` and `tensors` gave, which may stand among others.
+
+        Raises:
+            KeyError, TypeError, ValueError: something is missing or does not fit.
+        """
+
+
+StateT = TypeVar("StateT", bound=State, default=State)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Episodes whose loss is asked for: a share of a minibatch.
+
+    Args:
+        batch: The rows.
+        minibatch: All rows of the gradient step. A loss divided by *its* counts adds up over parts to the mean over
+            the minibatch, so that `accumulate` changes memory and nothing else.
+        terms: Keywords of `policy_loss` for entropy and KL, which all algorithms have in common.
+    """
+
+    batch: PackedBatch
+    minibatch: PackedBatch
+    terms: Mapping[str, Any]
+
+    def policy_loss(
+        self,
+        logprobs: torch.Tensor,
+        *,
+        normalization: Unit = "token",
+        denominator: float | None = None,
+        **keywords: Any,
+    ) -> PolicyLoss:
+        """`mathturn_gym.losses.policy_loss` of this part, with the terms that all algorithms have in common.
+
+        Args:
+            logprobs: float32 (B, T), what `loss` was given.
+            normalization: What the loss is a mean over: tokens, turns or episodes ("sequence").
+            denominator: What the sum is divided by; None is the minibatch's number of these.
+            **keywords: `objective`, `ratio`, `clip` and others, see there.
+        """
+        from mathturn_gym.losses import policy_loss
+
+        divisor = self.minibatch.count(normalization) if denominator is None else denominator
+        return policy_loss(
+            logprobs, self.batch, normalization=normalization, denominator=divisor, **keywords, **self.terms
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(BaseAlgorithm, Generic[StateT]):
+    """An algorithm that trains a language model: options, `credit` and `loss`.
+
+    Args:
+        entropy_weight: What a nat of entropy takes off the loss, averaged as the policy's own term is.
+        kl_weight: What a nat of KL from the policy at the start (k3 estimate) adds to the loss; 0 needs no reference
+            model.
+    """
+
+    kind = "language model"
+    on_policy: ClassVar[bool] = False
+    """Its gradient holds for the policy that sampled the batch alone: one gradient step per batch."""
+
+    entropy_weight: float = 0.0
+    kl_weight: float = 0.0
+
+    def begin(self, trainer: Trainer) -> StateT:
+        """What it keeps from one iteration to the next, as a run begins.
+
+        Args:
+            trainer: Policy, optimizer settings and device of the run.
+        """
+        return State()  # type: ignore[return-value]  # the default of StateT
+
+    @abstractmethod
+    def credit(self, episodes: Sequence[Episode], state: StateT) -> Advantages | PackedBatch:
+        """What each turn, or each token, was worth.
+
+        Args:
+            episodes: An iteration's, in order of their index; `Episode.group` names those on one problem, and
+                `Episode.returns` have the algorithm's `discount`.
+            state: Of `begin`.
+
+        Returns:
+            One array (K,) per episode with the advantages of its turns; or, where tokens of one turn differ, a
+            `PackedBatch` of layout "episode", padded, row i being episode i.
+        """
+
+    @abstractmethod
+    def loss(self, logprobs: torch.Tensor, part: Part, state: StateT) -> PolicyLoss:
+        """What the policy minimizes; mostly a call of `part.policy_loss`.
+
+        Args:
+            logprobs: float32 (B, T), of the rows of `part.batch` under the policy as it is now.
+            part: The rows, and the minibatch that they are a share of.
+            state: Of `begin`.
+        """
+
+    @property
+    def needs_reference(self) -> bool:
+        """True where the policy at the start has to be kept, to measure the KL from it."""
+        return self.kl_weight > 0
+
+    @property
+    def episodes_per_problem(self) -> int:
+        """Its `group_size`, where it has one."""
+        return int(getattr(self, "group_size", 1))
+
+    def check(self, config: RunConfig) -> None:
+        """Raises `InvalidValueError` where batches cannot be split into groups, or take more steps than are allowed."""
+        super().check(config)
+        batches, group = config.optimization, self.episodes_per_problem
+        if batches.batch_episodes % group:
+            raise InvalidValueError(
+                f"optimization.batch_episodes ({batches.batch_episodes}) must be a multiple of {self.name}'s group_size"
+                f" ({group})"
+            )
+        if self.on_policy and batches.minibatches * batches.epochs > 1:
+            raise InvalidValueError(
+                f"{self.name} takes one gradient step per batch, as it is published: optimization.minibatches and epochs"
+                f" must be 1, got {batches.minibatches} and {batches.epochs} (accumulate saves memory)"
+            )
+
+    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
+        """A `Trainer`."""
+        from mathturn_gym.baselines._trainer import Trainer
+
+        return Trainer(config, policy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupAlgorithm(Algorithm[StateT], Generic[StateT]):
+    """An algorithm that judges an episode by the others on the same problem.
+
+    Args:
+        group_size: Episodes per problem, 2 at least.
+    """
+
+    group_size: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuses groups of one."""
+        super().__post_init__()
+        if self.group_size < 2:
+            raise InvalidValueError(
+                f"{self.name} centers rewards by their group: group_size must be 2 at least, got {self.group_size}"
+            )
+
+
+def _raise_not_read(algorithm: str, option: str, known: Sequence[str]) -> None:
+    try:
+        raise_unknown_name("option", option, known)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{algorithm} does not read {option!r}: {error}") from None

@@ -1,0 +1,141 @@
+"""Algorithms with a critic: what they share, and the critic's training.
+
+The critic is a network of its own (`_value_network`), so that its loss moves nothing of the policy: a critic that shares
+the policy's trunk has its gradients in the policy, and with a small model the two disagree.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mathturn_gym.baselines.algorithms._base import Algorithm, Part, State
+
+if TYPE_CHECKING:
+    import torch
+
+    from mathturn_gym.baselines._session import Metrics
+    from mathturn_gym.baselines._trainer import Trainer
+    from mathturn_gym.losses import PolicyLoss
+    from mathturn_gym.packing.batch import PackedBatch
+    from mathturn_gym.types import Episode
+
+__all__ = ["CriticAlgorithm", "CriticState"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticAlgorithm(Algorithm["CriticState"]):
+    """An algorithm with a separate critic, and PPO's clipped loss.
+
+    Args:
+        discount: Per turn, in [0, 1].
+        clip: Width of the ratio's clipping.
+        gae_lambda: Of the generalized advantages, in [0, 1].
+        critic_learning_rate: The critic's, scheduled like the policy's; None is the policy's.
+    """
+
+    discount: float = 1.0
+    clip: float = 0.2
+    gae_lambda: float = 0.95
+    critic_learning_rate: float | None = None
+
+    @abstractmethod
+    def judge(
+        self, episodes: Sequence[Episode], batch: PackedBatch, values_BT: torch.Tensor, state: CriticState
+    ) -> PackedBatch:
+        """The batch with `advantages`, and with `returns` holding what the critic should have said.
+
+        Args:
+            episodes: An iteration's.
+            batch: Row i is episode i.
+            values_BT: float32, on the CPU; the critic's value of the context that ends with each token.
+            state: Of the run.
+        """
+
+    @abstractmethod
+    def judged(self, part: PackedBatch) -> torch.Tensor:
+        """Bool (B, T): tokens before which the critic is trained."""
+
+    def begin(self, trainer: Trainer) -> CriticState:
+        """A critic that knows nothing."""
+        return CriticState(self, trainer)
+
+    def credit(self, episodes: Sequence[Episode], state: CriticState) -> PackedBatch:
+        """Advantages by the critic as it is before this iteration's update."""
+        batch = state.trainer.pack(episodes)
+        return self.judge(episodes, batch, state.values(batch), state)
+
+    def loss(self, logprobs: torch.Tensor, part: Part, state: CriticState) -> PolicyLoss:
+        """The clipped objective, every token counting alike."""
+        return part.policy_loss(logprobs, clip=self.clip)
+
+
+class CriticState(State):
+    """The critic of a run, with its optimizer.
+
+    Args:
+        algorithm: Says where the critic is asked.
+        trainer: Of the run.
+    """
+
+    def __init__(self, algorithm: CriticAlgorithm, trainer: Trainer) -> None:
+        from mathturn_gym.baselines.algorithms._value_network import ValueNetwork
+
+        self.trainer, self._algorithm = trainer, algorithm
+        self.critic = ValueNetwork(trainer.policy.model)
+        self._optimizer = trainer.make_optimizer(self.critic, algorithm.critic_learning_rate)
+
+    def values(self, batch: PackedBatch) -> torch.Tensor:
+        """Float32 (B, T), on the CPU: the value of the context that ends with each token."""
+        import torch
+
+        values = torch.zeros(batch.input_ids.shape)
+        with torch.no_grad(), self.trainer.autocast():
+            for rows, part in self.trainer.forward_parts(batch):
+                found = self.critic(part).float().cpu()
+                values[rows, : found.shape[1]] = found
+        return values
+
+    def update(self, batch: PackedBatch, rate: float) -> Metrics:
+        """Squared error to the targets, in as many steps as the policy takes."""
+        judged = self._algorithm.judged
+        errors, targets = [], batch.returns[judged(batch)]
+        for minibatch in self.trainer.minibatches(batch, "critic"):
+            count = max(1, int(judged(minibatch).sum()))
+            error = 0.0
+            for part in self.trainer.parts(minibatch):
+                at = judged(part)
+                with self.trainer.autocast():
+                    values = self.critic(part)
+                loss = (values[:, :-1][at[:, 1:]] - part.returns[at]).square().sum() / count
+                loss.backward()
+                error += float(loss.detach())
+            norm = self._optimizer.step(rate)
+            self.trainer.check_finite("the critic's loss", error, norm)
+            errors.append(error)
+        spread = float(targets.var(unbiased=False)) if targets.numel() else 0.0
+        explained = 1.0 - errors[0] / spread if spread else 0.0  # by the critic as it was before
+        return {"critic_loss": float(np.mean(errors)), "critic_explained_variance": explained}
+
+    def numbers(self) -> Mapping[str, Any]:
+        """Its gradient steps."""
+        return {"critic_steps": self._optimizer.steps}
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Weights and the optimizer's state."""
+        weights = {f"critic.weights.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        return {**weights, **self._optimizer.tensors("critic")}
+
+    def load(self, numbers: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Takes them back."""
+        prefix = "critic.weights."
+        weights = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        try:
+            self.critic.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f"the critic's weights do not fit: {error}") from error
+        self._optimizer.load(tensors, "critic", int(numbers["critic_steps"]))

@@ -1,0 +1,49 @@
+"""Online rejection-sampling fine-tuning: supervised learning on the policy's own right answers, as it goes.
+
+RFT (Yuan et al. 2023, arXiv:2308.01825) samples once, from the model at the start; online RFT samples from the policy as
+it is (Shao et al. 2024, arXiv:2402.03300, section 5.2). Each iteration keeps the turns whose verdict is right and
+maximizes their likelihood. Wrong answers teach nothing; those before a right one remain its context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Part, State
+from mathturn_gym.baselines.algorithms._registry import register
+from mathturn_gym.types import Status
+
+if TYPE_CHECKING:
+    import torch
+
+    from mathturn_gym.losses import PolicyLoss
+    from mathturn_gym.types import Episode
+
+__all__ = ["OnlineRFT"]
+
+
+@register(
+    "online_rft", title="online RFT", source="Shao et al. 2024, arXiv:2402.03300, section 5.2; RFT: Yuan et al. 2023"
+)
+@dataclass(frozen=True, kw_only=True)
+class OnlineRFT(Algorithm):
+    """Online rejection-sampling fine-tuning; see the module.
+
+    Args:
+        group_size: Episodes per problem.
+    """
+
+    group_size: int = 1
+
+    def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
+        """1 for a right turn, 0 for every other: what is kept, and what is not."""
+        return [np.array([v.status is Status.RIGHT for v in episode.verdicts], np.float32) for episode in episodes]
+
+    def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
+        """Mean negative log-likelihood of the kept tokens."""
+        kept = max(1.0, float(part.minibatch.advantages.sum()))
+        return part.policy_loss(logprobs, objective="policy_gradient", ratio=None, denominator=kept)

@@ -1,0 +1,62 @@
+"""PPO over tokens, with a separate critic (Schulman et al. 2017, arXiv:1707.06347).
+
+A token is an action, a turn's reward falls on its last token, and `gae_lambda` counts tokens (generalized advantages:
+Schulman et al. 2016, arXiv:1506.02438). The discount is applied where one turn ends and the next begins, and nowhere
+else, so that it means what it does for the other algorithms. Advantages are normalized over the batch, as every
+implementation does and the paper does not say. An episode cut off by its context is continued by the critic's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mathturn_gym.baselines.algorithms._credit import token_gae
+from mathturn_gym.baselines.algorithms._critic import CriticAlgorithm, CriticState
+from mathturn_gym.baselines.algorithms._registry import register
+from mathturn_gym.returns import scale_advantages
+
+if TYPE_CHECKING:
+    import torch
+
+    from mathturn_gym.packing.batch import PackedBatch
+    from mathturn_gym.types import Episode
+
+__all__ = ["PPO"]
+
+
+@register(
+    "ppo", title="PPO", source="Schulman et al. 2017, arXiv:1707.06347; GAE: Schulman et al. 2016, arXiv:1506.02438"
+)
+@dataclass(frozen=True, kw_only=True)
+class PPO(CriticAlgorithm):
+    """PPO over tokens; see the module. `gae_lambda` is per token."""
+
+    def judge(
+        self, episodes: Sequence[Episode], batch: PackedBatch, values_BT: torch.Tensor, state: CriticState
+    ) -> PackedBatch:
+        """GAE over the tokens of each episode, normalized over the batch's tokens."""
+        advantages, returns = np.zeros(values_BT.shape), np.zeros(values_BT.shape)
+        mask_BT = batch.loss_mask.cpu().numpy()
+        for row, episode in enumerate(episodes):
+            at = np.flatnonzero(mask_BT[row])
+            values = values_BT[row].double().numpy()
+            found = token_gae(
+                values[at - 1],
+                np.diff(episode.turn_spans, axis=1)[:, 0],
+                episode.rewards,
+                self.discount,
+                self.gae_lambda,
+                float(values[len(episode.ids) - 1]) if episode.truncated else 0.0,
+            )
+            advantages[row, at], returns[row, at] = found, found + values[at - 1]
+        if mask_BT.any():
+            advantages[mask_BT] = scale_advantages([advantages[mask_BT]])[0]
+        return state.trainer.with_token_advantages(batch, advantages, returns)
+
+    def judged(self, part: PackedBatch) -> torch.Tensor:
+        """Every token that was sampled."""
+        return part.loss_mask

@@ -1,0 +1,381 @@
+"""What a run is made of, besides environment, policy and algorithm: how much, how, and how it is measured.
+
+    Budget          when the run ends
+    Optimization    batches, gradient steps, optimizer, learning rate: the same for every trainer of a language model
+    Evaluation      how often, on how many episodes, and when to give up
+
+`RunConfig` is all parts of a run as one value, which its folder keeps as config.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+
+from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_from_json
+from mathturn_gym.config import EnvConfig
+from mathturn_gym.decoding import PolicyConfig
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["PARTS", "Budget", "Evaluation", "Optimization", "OptimizerName", "RunConfig", "Schedule"]
+
+Schedule = Literal["constant", "linear", "cosine"]
+OptimizerName = Literal["adamw", "adafactor", "sgd"]
+_PRECISIONS: Final = ("float32", "bfloat16")
+
+_OPTIMIZER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "adamw": ("betas", "eps"),
+    "adafactor": (),
+    "sgd": ("momentum",),
+}
+"""Options that only some optimizers read."""
+
+_Part = TypeVar("_Part", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """When a run ends: with the iteration in which the first of these is reached.
+
+    Args:
+        tokens: Tokens that the policy samples in training.
+        episodes: Episodes to train on: as many whole iterations as fit, and one at least.
+        cpu_seconds: CPU seconds of training, evaluations not counted.
+
+    Raises:
+        InvalidValueError: none is given, or one is not above 0.
+
+    >>> Budget(episodes=1000).iterations(64)
+    15
+    """
+
+    tokens: int | None = None
+    episodes: int | None = None
+    cpu_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the limits."""
+        if self.tokens is None and self.episodes is None and self.cpu_seconds is None:
+            raise InvalidValueError("budget: give tokens, episodes or cpu_seconds, or the run would never end")
+        for name in ("tokens", "episodes"):
+            if getattr(self, name) is not None:
+                check_int(f"budget.{name}", getattr(self, name), low=1)
+        if self.cpu_seconds is not None and check_float("budget.cpu_seconds", self.cpu_seconds, low=0.0) == 0.0:
+            raise InvalidValueError("budget.cpu_seconds must be above 0, got 0.0")
+
+    def iterations(self, batch_episodes: int) -> int | None:
+        """Number of iterations that `episodes` allows; None for no limit."""
+        return None if self.episodes is None else max(1, self.episodes // batch_episodes)
+
+    def is_used_up(self, *, iteration: int, tokens: int, cpu_s: float, batch_episodes: int) -> bool:
+        """True once one of the limits is reached.
+
+        Args:
+            iteration: Iterations done.
+            tokens: Tokens sampled in them.
+            cpu_s: CPU seconds spent on them.
+            batch_episodes: Episodes per iteration.
+        """
+        most = self.iterations(batch_episodes)
+        return (
+            (most is not None and iteration >= most)
+            or (self.tokens is not None and tokens >= self.tokens)
+            or (self.cpu_seconds is not None and cpu_s >= self.cpu_seconds)
+        )
+
+    def share_used(self, *, iteration: int, tokens: int, batch_episodes: int) -> float:
+        """How much of the run lies behind, 0 to 1, where an iteration begins.
+
+        CPU seconds do not count: learning rates follow this share, and a run must be the same when it is repeated.
+
+        Args:
+            iteration: The iteration, from 0.
+            tokens: Tokens sampled before it.
+            batch_episodes: Episodes per iteration.
+        """
+        most = self.iterations(batch_episodes)
+        by_tokens = 0.0 if self.tokens is None else tokens / self.tokens
+        by_iterations = 0.0 if most is None else iteration / max(1, most - 1)
+        return min(1.0, max(by_tokens, by_iterations))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimization:
+    """How a batch of episodes becomes gradient steps; every algorithm that trains a language model has the same.
+
+    Args:
+        learning_rate: The highest of the run. The default suits full fine-tuning of models from half a billion
+            parameters on; LoRA takes about ten times as much, the built-in tiny policy a hundred times.
+        final_learning_rate: Where the schedules "linear" and "cosine" end; None is 0.
+        schedule: "constant", or how the learning rate falls over the run's budget of tokens or episodes.
+        warmup: Iterations over which the learning rate rises from near zero. Adam's first steps are as long as its
+            later ones, with nothing known yet of the gradients' sizes, and cost accuracy.
+        optimizer: "adamw", "adafactor" (little memory), or "sgd".
+        weight_decay: Decoupled for "adamw".
+        betas: "adamw": decay of the gradients' and the squared gradients' running means; None is (0.9, 0.95).
+        eps: "adamw": None is 1e-5. Tokens that are hardly ever sampled have tiny gradients; with torch's 1e-8 AdamW
+            would move their embeddings as far per step as all others, and the answers' format drifts.
+        momentum: "sgd": None is 0.
+        max_grad_norm: Gradients are scaled down to this norm; None leaves them as they are.
+        batch_episodes: Episodes per iteration.
+        minibatches: Parts that a batch is split into, each of which is one gradient step.
+        epochs: Passes over a batch, each split anew.
+        accumulate: Parts that a minibatch is split into, whose gradients are added up: less memory, the same step.
+        precision: "float32", or "bfloat16" for autocast around sampling and training (weights keep their own type).
+        gradient_checkpointing: Compute a layer's activations again in the backward pass instead of keeping them.
+
+    Raises:
+        InvalidValueError: a value outside its range, or an option that this optimizer or schedule does not read.
+    """
+
+    learning_rate: float = 1e-5
+    final_learning_rate: float | None = None
+    schedule: Schedule = "constant"
+    warmup: int = 0
+    optimizer: OptimizerName = "adamw"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    momentum: float | None = None
+    max_grad_norm: float | None = 1.0
+    batch_episodes: int = 64
+    minibatches: int = 1
+    epochs: int = 1
+    accumulate: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks every field, and those that go together."""
+        for name, allowed in (
+            ("schedule", get_args(Schedule)),
+            ("optimizer", get_args(OptimizerName)),
+            ("precision", _PRECISIONS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise_unknown_name(f"optimization.{name}", getattr(self, name), allowed)
+        if not isinstance(self.gradient_checkpointing, bool):
+            raise InvalidValueError(
+                f"optimization.gradient_checkpointing must be true or false, got {self.gradient_checkpointing!r}"
+            )
+        self._check_numbers()
+        self._check_read()
+        if self.minibatches * self.accumulate > self.batch_episodes:
+            raise InvalidValueError(
+                f"optimization.minibatches ({self.minibatches}) x accumulate ({self.accumulate}) exceed"
+                f" batch_episodes ({self.batch_episodes})"
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("batch_episodes", "minibatches", "epochs", "accumulate"):
+            check_int(f"optimization.{name}", getattr(self, name), low=1)
+        check_int("optimization.warmup", self.warmup, low=0)
+        for name in ("learning_rate", "final_learning_rate", "weight_decay"):
+            if getattr(self, name) is not None:
+                check_float(f"optimization.{name}", getattr(self, name), low=0.0)
+        for name, value in self._decays():
+            if check_float(f"optimization.{name}", value, low=0.0, high=1.0) == 1.0:
+                raise InvalidValueError(f"optimization.{name} must be below 1, got 1.0")
+        for name in ("max_grad_norm", "eps"):
+            value = getattr(self, name)
+            if value is not None and check_float(f"optimization.{name}", value, low=0.0) == 0.0:
+                raise InvalidValueError(f"optimization.{name} must be above 0, got 0.0")
+
+    def _decays(self) -> list[tuple[str, Any]]:
+        """The decay rates that are given, by name."""
+        if self.betas is not None:
+            if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
+                raise InvalidValueError(f"optimization.betas must be two numbers, got {self.betas!r}")
+            object.__setattr__(self, "betas", tuple(self.betas))
+        betas = [] if self.betas is None else [(f"betas[{i}]", value) for i, value in enumerate(self.betas)]
+        return betas if self.momentum is None else [*betas, ("momentum", self.momentum)]
+
+    def _check_read(self) -> None:
+        """An option that nothing reads is a mistake."""
+        own = _OPTIMIZER_OPTIONS[self.optimizer]
+        for name in sorted({one for options in _OPTIMIZER_OPTIONS.values() for one in options} - set(own)):
+            if getattr(self, name) is not None:
+                has = f"it has {', '.join(own)}" if own else "it has no options of its own"
+                raise InvalidValueError(f"optimization.{name} is not read by optimizer {self.optimizer!r}: {has}")
+        if self.final_learning_rate is not None and self.schedule == "constant":
+            raise InvalidValueError(
+                "optimization.final_learning_rate is not read by schedule 'constant': choose 'linear' or 'cosine'"
+            )
+
+    def rate(self, iteration: int, share_used: float) -> float:
+        """What the learning rate is multiplied with in an iteration.
+
+        Args:
+            iteration: From 0.
+            share_used: How much of the budget lies behind where it begins, see `Budget.share_used`.
+
+        >>> half = Optimization(learning_rate=1.0, schedule="linear", warmup=1)
+        >>> half.rate(0, 0.0), half.rate(4, 0.25)
+        (0.5, 0.75)
+        """
+        rise = min(1.0, (iteration + 1) / (self.warmup + 1))
+        if self.schedule == "constant" or not self.learning_rate:
+            return rise
+        end = (self.final_learning_rate or 0.0) / self.learning_rate
+        fallen = share_used if self.schedule == "linear" else (1.0 - math.cos(math.pi * share_used)) / 2.0
+        return rise * (1.0 + (end - 1.0) * fallen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How a run is measured.
+
+    Args:
+        every: Iterations between evaluations on the validation problems; 0 evaluates at the start and the end only.
+        episodes: Episodes of such an evaluation, the same ones each time; 0 evaluates never.
+        patience: Evaluations without a better accuracy within all turns after which the run stops early; 0 never does.
+        test_episodes: Episodes played on the test problems once, at the end; 0 plays none.
+        kept: Episodes of each evaluation, and of the iteration before it, that the run's folder keeps with their texts,
+            for `mathturn view`.
+
+    Raises:
+        InvalidValueError: a number below 0, or a patience that counts evaluations which do not take place.
+    """
+
+    every: int = 20
+    episodes: int = 256
+    patience: int = 0
+    test_episodes: int = 0
+    kept: int = 16
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        for one in dataclasses.fields(self):
+            check_int(f"evaluation.{one.name}", getattr(self, one.name), low=0)
+        if self.patience and not (self.every and self.episodes):
+            raise InvalidValueError(
+                "evaluation.patience counts evaluations: evaluation.every and evaluation.episodes must not be 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that decides a run: the same config gives the same curve on the same machine.
+
+    Args:
+        env: Environment and splits.
+        policy: The policy that training begins with.
+        algorithm: What is learned from a batch of episodes, with its own options.
+        budget: When the run ends.
+        optimization: Batches and gradient steps.
+        evaluation: How it is measured.
+        seed: Determines problems, samples and minibatches.
+        threads: CPU threads of torch during training; 1 is fastest for the built-in model, and makes sums the same
+            whatever the machine's number of cores.
+        save_every: Iterations between checkpoints; there is always one at the end and after an interrupt.
+        keep: Checkpoints that are kept. Where the newest does not load, a resumed run falls back to the one before.
+        wandb_project: Also log to this Weights & Biases project (needs `pip install 'mathturn-gym[wandb]'`).
+        task: Name of the task that the parts were taken from, for reports.
+
+    Raises:
+        InvalidValueError: a value outside its range, or parts that do not go together.
+    """
+
+    env: EnvConfig
+    algorithm: BaseAlgorithm
+    budget: Budget
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    optimization: Optimization = field(default_factory=Optimization)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    seed: int = 0
+    threads: int = 1
+    save_every: int = 20
+    keep: int = 2
+    wandb_project: str | None = None
+    task: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types of the parts, the numbers, and what the algorithm asks of the other parts."""
+        for name, kind in PARTS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidValueError(f"{name} must be {_a(kind.__name__)}, got {getattr(self, name)!r}")
+        check_int("seed", self.seed, low=0, high=2**63 - 1)
+        for name in ("threads", "save_every", "keep"):
+            check_int(name, getattr(self, name), low=1)
+        for name in ("wandb_project", "task"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise InvalidValueError(f"{name} must be a non-empty text or None, got {value!r}")
+        if self.policy.seed:
+            raise InvalidValueError(f"policy.seed is not read in a run, whose own seed decides: got {self.policy.seed}")
+        self.algorithm.check(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        plain = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return {name: value.to_json() if hasattr(value, "to_json") else _plain(value) for name, value in plain.items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, algorithm: BaseAlgorithm | None = None) -> RunConfig:
+        """The config that `to_json` gave.
+
+        Args:
+            data: Plain JSON types.
+            algorithm: In place of the one in `data`.
+
+        Raises:
+            InvalidValueError: a field is unknown (the nearest is suggested), missing or outside its range.
+        """
+        data = data if algorithm is None else {**data, "algorithm": algorithm}
+        known = [one.name for one in dataclasses.fields(cls)]
+        for name in data:
+            if name not in known:
+                raise_unknown_name("config field", name, known)
+        for name in ("env", "algorithm", "budget"):
+            if name not in data:
+                raise InvalidValueError(f"config lacks {name}")
+        return cls(**{name: part_from_json(name, value) for name, value in data.items()})
+
+
+PARTS: Final[Mapping[str, type]] = {
+    "env": EnvConfig,
+    "policy": PolicyConfig,
+    "algorithm": BaseAlgorithm,
+    "budget": Budget,
+    "optimization": Optimization,
+    "evaluation": Evaluation,
+}
+"""The parts of a run by name."""
+
+
+def part_from_json(name: str, data: Any) -> Any:
+    """A part of a `RunConfig` from plain JSON types; fields that are no part stay as they are.
+
+    Raises:
+        InvalidValueError: no table, or a field is unknown (the nearest is suggested) or outside its range.
+    """
+    if name not in PARTS or isinstance(data, PARTS[name]):
+        return data
+    if not isinstance(data, Mapping):
+        raise InvalidValueError(f"{name} must be a table of FIELD = VALUE, got {data!r}")
+    if name == "algorithm":
+        return algorithm_from_json(data)
+    kind = PARTS[name]
+    if name in ("env", "policy"):
+        return kind.from_json(data)  # type: ignore[attr-defined]
+    known = [one.name for one in dataclasses.fields(kind)]
+    for field_name in data:
+        if field_name not in known:
+            raise_unknown_name(f"{name} field", field_name, known)
+    return kind(**data)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"

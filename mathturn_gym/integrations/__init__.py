@@ -1,0 +1,12 @@
+"""The environment inside other trainers: one module per neighbor, each loaded when it is imported.
+
+    mathturn_gym.integrations.trl         GRPOTrainer: a rollout, an environment with a tool, and credit per turn
+    mathturn_gym.integrations.verl        an AgentLoop
+    mathturn_gym.integrations.slime       a custom_generate
+    mathturn_gym.integrations.areal       a RolloutWorkflow
+    mathturn_gym.integrations.verifiers   load_environment, for verifiers and prime-rl
+    mathturn_gym.integrations.tinker      an Env and its builders
+
+Nothing of them is installed with this package, and none is imported by `import mathturn_gym`. `docs/integrations` has a
+page for each, which opens with the shortest thing that works.
+"""

@@ -1,0 +1,125 @@
+"""Hugging Face data sets: by the name of a hub, as a folder that `save_to_disk` wrote, or loaded already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
+from mathturn_gym.problems._division import ALIASES
+from mathturn_gym.problems.base import ProblemSource
+from mathturn_gym.problems.lists import SplitSource
+from mathturn_gym.problems.rows import RowProblems, numbered
+
+__all__ = ["from_hub", "from_loaded", "from_saved", "is_data_set", "is_saved"]
+
+_SAVED: Final = ("dataset_info.json", "dataset_dict.json", "state.json")
+_NAME: Final = re.compile(r"(?P<path>[^:]+)(?::(?P<first>[^:\[\]]*))?(?::(?P<second>[^:\[\]]+))?(?P<slice>\[[^\]]*\])?")
+
+
+def is_data_set(given: object) -> bool:
+    """Whether an object is one of the library `datasets`, without loading that library."""
+    return any(kind.__module__.split(".")[0] == "datasets" for kind in type(given).__mro__)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether `save_to_disk` wrote this folder."""
+    return any((folder / name).is_file() for name in _SAVED)
+
+
+def from_hub(name: str, fields: Mapping[str, str] | None, skip_bad_rows: bool) -> ProblemSource:
+    """What `hf:NAME`, `hf:NAME:SPLIT`, `hf:NAME:CONFIG` and `hf:NAME:CONFIG:SPLIT` name (without the `hf:`).
+
+    Between the last two forms with one colon the word decides: train, validation, test (and dev, val, all) are splits.
+
+    Raises:
+        InvalidValueError: not of this form.
+        ProblemFileError: it cannot be loaded.
+        MissingDependencyError: `datasets` is not installed.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise InvalidValueError(
+            f"a data set is 'hf:NAME', 'hf:NAME:SPLIT', 'hf:NAME:CONFIG' or 'hf:NAME:CONFIG:SPLIT', got 'hf:{name}'"
+        )
+    path, config, split = match["path"], match["first"] or None, match["second"]
+    if split is None and config is not None and (match["slice"] or config in (*ALIASES, "all")):
+        config, split = None, config
+    if Path(path).is_dir() and is_saved(Path(path)):
+        source = from_saved(Path(path), fields, skip_bad_rows)
+        return source if split is None else _chosen(source, split)
+    library = _library()
+    wanted = None if split in (None, "all") else f"{split}{match['slice'] or ''}"
+    try:
+        loaded = library.load_dataset(path, config, split=wanted)
+    except Exception as error:  # the library raises whatever its back ends raise
+        raise ProblemFileError(
+            f"data set {path!r} (config {config}, split {split}) cannot be loaded: {error}"
+        ) from error
+    source = from_loaded(loaded, Path(path).name, fields, skip_bad_rows, None if wanted is None else split)
+    return source.part("all") if split == "all" else source
+
+
+def from_saved(folder: Path, fields: Mapping[str, str] | None, skip_bad_rows: bool) -> ProblemSource:
+    """A folder that `save_to_disk` wrote.
+
+    Raises:
+        ProblemFileError: it cannot be loaded.
+        MissingDependencyError: `datasets` is not installed.
+    """
+    library = _library()
+    try:
+        loaded = library.load_from_disk(str(folder))
+    except Exception as error:  # as above
+        raise ProblemFileError(f"data set {str(folder)!r} cannot be loaded: {error}") from error
+    return from_loaded(loaded, folder.resolve().name, fields, skip_bad_rows)
+
+
+def from_loaded(
+    loaded: Any, name: str, fields: Mapping[str, str] | None, skip_bad_rows: bool, split: str | None = None
+) -> ProblemSource:
+    """A `datasets.Dataset`, or a `DatasetDict` with its splits.
+
+    Args:
+        loaded: The data set.
+        name: Begins the ids.
+        fields: See `RowProblems`.
+        skip_bad_rows: See `RowProblems`.
+        split: The split that it is, or None.
+
+    Raises:
+        InvalidValueError: a data set that is streamed has no length, and no order to come back to.
+        ProblemFileError: a row is broken, or there is none that can be used.
+    """
+    if isinstance(loaded, Mapping):
+        parts = {
+            str(key): from_loaded(part, name, fields, skip_bad_rows, str(key))
+            for key, part in loaded.items()
+            if len(part)
+        }
+        return SplitSource(parts, name)
+    if not hasattr(loaded, "__len__"):
+        raise InvalidValueError(
+            f"problems: a {type(loaded).__name__} has no length; load the data set without streaming=True"
+        )
+    where = f"data set {name}" if split is None else f"data set {name} ({split})"
+    known = None if split is None else ALIASES.get(split, split)
+    return RowProblems(numbered(loaded), where, name, fields, skip_bad_rows, known)
+
+
+def _chosen(source: ProblemSource, split: str) -> ProblemSource:
+    if isinstance(source, SplitSource) and split not in (*ALIASES, "all", *source.splits):
+        raise ProblemFileError(f"data set {source.name!r} has no split {split!r}; it has {', '.join(source.splits)}")
+    return source.part(ALIASES.get(split, split))
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Hugging Face data sets need datasets: pip install 'mathturn-gym[data]'"
+        ) from error
+    return datasets

@@ -1,0 +1,82 @@
+"""How problems that stand in a list are divided into splits.
+
+Problems that say themselves which split they are of (a column `split`, a data set's own splits) are believed. Splits
+that nobody speaks of get the tenth of the train problems that the hash of the prompt gives them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.problems.base import SPLITS
+
+__all__ = ["ALIASES", "divide", "no_problem_in", "own_split", "say"]
+
+ALIASES: Final = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+"""What data sets call their splits."""
+
+_LOG = logging.getLogger("mathturn_gym.problems")
+
+
+def own_split(mark: object) -> str | None:
+    """The split that a problem says it is of, or None.
+
+    >>> own_split("Dev"), own_split(3)
+    ('validation', None)
+    """
+    return ALIASES.get(mark.strip().lower()) if isinstance(mark, str) else None
+
+
+def divide(hashed: Sequence[str], own: Sequence[str | None]) -> tuple[list[str], str]:
+    """The split of each problem.
+
+    Args:
+        hashed: N splits by the hash of the prompt.
+        own: N splits that the problems say they are of, or None; believed where every one of them says so.
+
+    Returns:
+        N splits, and how they came about.
+
+    >>> divide(["train", "test", "test"], ["train", "train", "validation"])[0]
+    ['train', 'test', 'validation']
+    """
+    if None in own:
+        return list(hashed), "by a hash of the prompt (8 : 1 : 1), having no splits of their own"
+    there = set(own)
+    found = [
+        by_hash if said == "train" and by_hash not in there else str(said)
+        for by_hash, said in zip(hashed, own, strict=True)
+    ]
+    if "train" not in there or there == set(SPLITS):
+        return found, "by their own splits"
+    return found, "by their own splits; what is missing comes out of train by a hash of the prompt"
+
+
+def say(where: str, splits: Iterable[str], how: str) -> None:
+    """Logs how many problems went where."""
+    counts = Counter(splits)
+    _LOG.warning("%s: %s problems are divided %s: %s", where, f"{sum(counts.values()):,}", how, _shown(counts))
+
+
+def no_problem_in(where: str, split: str, splits: Iterable[str]) -> InvalidValueError:
+    """The error for a part without problems."""
+    return InvalidValueError(
+        f"source {where!r} has no problem in the split {split!r} ({_shown(Counter(splits))}): give every split problems of"
+        " its own, as {'train': …, 'test': …}, or play all of them in every split (':all', split='all')"
+    )
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[split]:,} {split}" for split in SPLITS)

@@ -1,0 +1,253 @@
+"""Rows out of files: JSON lines, JSON, CSV (each also gzipped) and Parquet, one at a time.
+
+Nothing is loaded silently wrong: text that is not UTF-8, a truncated archive, a line without end, NaN or a row of the
+wrong shape is a `BadRow` or an exception, with its place. Nothing is read into memory because a file says so: no row
+has more than `MAX_ROW` bytes, whole documents are read piece by piece, and archives are unpacked as they are read.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, TypeAlias, cast
+
+from mathturn_gym.errors import ProblemFileError, raise_unknown_name
+from mathturn_gym.problems._json_text import JsonText
+from mathturn_gym.problems._values import short
+
+__all__ = ["FORMATS", "MAX_ROW", "BadRow", "Rows", "numbered_lines", "parse_line", "read_rows"]
+
+MAX_ROW: Final = 4 * 2**20
+"""Bytes that one row of a file may have; what is longer is not read into memory."""
+
+FORMATS: Final = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+"""Endings of files that can be read; the first four may be followed by `.gz`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be used.
+
+    Args:
+        line: Line or row number, from 1.
+        field: The field that is wrong, or "" for the row as a whole.
+        reason: What is wrong with it.
+    """
+
+    line: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        """`line 3: field 'answer' is missing`."""
+        return f"line {self.line}: {f'field {self.field!r}' if self.field else 'the row'} {self.reason}"
+
+
+Rows: TypeAlias = Iterator["tuple[int, Mapping[str, Any] | BadRow]"]
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of a file with their numbers (lines, for formats that have lines), from 1.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InvalidValueError: the ending is unknown.
+        ProblemFileError: the file cannot be read, or cannot be read to its end.
+        MissingDependencyError: Parquet without pyarrow.
+    """
+    ending = _ending(path)
+    if ending == ".parquet":
+        from mathturn_gym.problems._parquet import parquet_rows
+
+        return parquet_rows(path)
+    read = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json, ".csv": _csv}[ending]
+    return _guarded(path, read)
+
+
+def _ending(path: Path) -> str:
+    name = path.name.lower()
+    bare = name.removesuffix(".gz")
+    for ending in FORMATS:
+        if bare.endswith(ending) and not (ending == ".parquet" and bare != name):
+            return ending
+    raise_unknown_name("ending of a problem file", path.name, FORMATS)
+
+
+def _guarded(path: Path, read: Callable[[IO[bytes], Path], Rows]) -> Rows:
+    """Reads, and turns what goes wrong on the way into errors that name the file and the place."""
+    number = 0
+    try:
+        with _opened(path) as stream:
+            for number, row in read(stream, path):
+                yield number, row
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ProblemFileError(f"{path}: the gzip archive is broken or cut off after row {number}: {error}") from error
+    except OSError as error:
+        raise ProblemFileError(
+            f"problems file {str(path)!r} cannot be read: {error.strerror or error}{_near(path)}"
+        ) from error
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return cast("IO[bytes]", gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
+    except ValueError as error:  # a path with a NUL in it
+        raise ProblemFileError(f"problems file {short(str(path))} cannot be read: {error}") from error
+
+
+def _near(path: Path) -> str:
+    """` (did you mean …)` where a file beside it has nearly the same name."""
+    import difflib
+
+    try:
+        names = [one.name for one in path.parent.iterdir()] if not path.exists() else []
+    except (OSError, ValueError):
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
+
+
+def numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines; None stands for one that is too long, the rest of which is read past, not kept."""
+    number = 0
+    while raw := stream.readline(MAX_ROW + 1):
+        number += 1
+        if len(raw) <= MAX_ROW:
+            yield number, raw
+            continue
+        yield number, None
+        while raw and not raw.endswith(b"\n"):
+            raw = stream.readline(MAX_ROW)
+
+
+def _json_lines(stream: IO[bytes], path: Path) -> Rows:
+    for number, raw in numbered_lines(stream):
+        if raw is None:
+            yield number, BadRow(number, "", f"is longer than {MAX_ROW:,} bytes; is the file JSON lines?")
+        elif raw.strip():
+            yield number, parse_line(raw, number)
+
+
+def parse_line(raw: bytes, number: int) -> Mapping[str, Any] | BadRow:
+    """One line of JSON as a row, or what is wrong with it."""
+    try:
+        row = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        return BadRow(number, "", f"is not UTF-8 at byte {error.start}")
+    except RecursionError:
+        return BadRow(number, "", "is not JSON that can be read: it is nested too deeply")
+    except ValueError as error:
+        return BadRow(number, "", f"is not JSON: {error}")
+    return _as_row(row, number)
+
+
+def _as_row(row: object, number: int) -> Mapping[str, Any] | BadRow:
+    return row if isinstance(row, dict) else BadRow(number, "", f"is a {type(row).__name__}, not an object")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _json(stream: IO[bytes], path: Path) -> Rows:
+    """A list of objects, an object that holds one list, or (as often under this ending) JSON lines."""
+    head = b""
+    begun: list[bytes] = []
+    while len(begun) < 2 and len(head) <= MAX_ROW and (line := stream.readline(MAX_ROW + 1)):
+        head += line
+        begun += [line.lstrip(b"\xef\xbb\xbf \t\r")[:1]] if line.strip() else []
+    rest = _Joined(head, stream)
+    if begun == [b"{", b"{"]:
+        return _json_lines(cast("IO[bytes]", rest), path)
+    return _json_document(JsonText(rest, str(path), MAX_ROW, _refuse_constant))
+
+
+class _Joined:
+    """Bytes that were read ahead, and then the stream that they came from."""
+
+    def __init__(self, head: bytes, stream: IO[bytes]) -> None:
+        self._head, self._stream = io.BytesIO(head), stream
+
+    def readline(self, size: int) -> bytes:
+        """A line of at most `size` bytes; one that begins in the head and goes on in the stream is one line."""
+        found = self._head.readline(size)
+        return (
+            found if found.endswith(b"\n") or len(found) == size else found + self._stream.readline(size - len(found))
+        )
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes."""
+        return self._head.read(size) or self._stream.read(size)
+
+
+def _json_document(text: JsonText) -> Rows:
+    """The elements of the list, one by one."""
+    opening = text.peek()
+    if opening == "[":
+        yield from _elements(text)
+    elif opening == "{":
+        lists: list[str] = []
+        for key in text.members():
+            if text.peek() == "[":
+                lists.append(key)
+                if len(lists) > 1:
+                    break
+                yield from _elements(text)
+            else:
+                text.value()
+        if len(lists) != 1:
+            raise text.error(f"must be a list of objects, or an object with one list in it; lists: {short(lists)}")
+    else:
+        raise text.error(f"must be a list of objects, got {short(text.value()) if opening else 'nothing'}")
+    if text.peek():
+        raise text.error("goes on after its end")
+
+
+def _elements(text: JsonText) -> Rows:
+    for number, row in enumerate(text.elements(), start=1):
+        yield number, _as_row(row, number)
+
+
+def _csv(stream: IO[bytes], path: Path) -> Rows:
+    reader = csv.DictReader(_checked_lines(stream, path), strict=True)
+    last = 0
+    try:
+        names = reader.fieldnames or ()
+        doubled = sorted({name for name in names if list(names).count(name) > 1})
+        if doubled:
+            raise ProblemFileError(f"{path}, line 1: two columns have the name {short(doubled[0])}")
+        for row in reader:
+            last = reader.line_num
+            if None in row or None in row.values():
+                found = len(row.get(None) or []) + sum(value is not None for key, value in row.items() if key)
+                yield last, BadRow(last, "", f"has {found} fields, the header has {len(names)}")
+            elif bad := [name for name, value in row.items() if not _is_unicode(name + value)]:
+                yield last, BadRow(last, "", f"is not UTF-8 in column {short(bad[0])}")
+            else:
+                yield last, {key: value for key, value in row.items() if value != ""}
+    except csv.Error as error:
+        raise ProblemFileError(f"{path}, after line {last}: is not CSV: {error}") from error
+
+
+def _checked_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
+    """Lines as text; bytes that are not UTF-8 become surrogates, which the row that they are in is refused for."""
+    for number, raw in numbered_lines(stream):
+        if raw is None:
+            raise ProblemFileError(f"{path}, line {number}: is longer than {MAX_ROW:,} bytes")
+        yield raw.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

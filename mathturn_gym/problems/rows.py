@@ -1,0 +1,189 @@
+"""Problems made of rows, wherever these come from: a file, a data set, a list of dictionaries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mathturn_gym.errors import InvalidValueError, ProblemFileError
+from mathturn_gym.problems._identity import content_id
+from mathturn_gym.problems._readers import BadRow, Rows
+from mathturn_gym.problems._schemas import KNOWN, Found, Mapper, RowError, RowReader
+from mathturn_gym.problems.lists import ProblemList
+from mathturn_gym.types import Problem
+
+__all__ = [
+    "KEPT",
+    "MAX_MEMORY",
+    "BadRow",
+    "Found",
+    "RowError",
+    "RowProblems",
+    "numbered",
+    "problem_of",
+    "skipped_report",
+]
+
+MAX_MEMORY: Final = 4 * 2**30
+"""Bytes that the rows of one source may take in memory, all together."""
+
+KEPT: Final = 1_000
+"""Rows left out that are kept to be looked at."""
+_LOG = logging.getLogger("mathturn_gym.problems")
+
+
+class RowProblems(ProblemList):
+    """Problems made of rows; ids are `NAME/HASH` (the hash is that of the content) unless a row has its own.
+
+    Rows that ask the same and accept the same are one problem: the first stands for all, and a log line tells how many
+    there were. Rows with ids of their own are told apart by these.
+
+    Args:
+        rows: Numbered rows.
+        where: What messages call the whole.
+        name: Begins the ids.
+        fields: Which columns hold what: `{"prompt": COLUMN, "gold": COLUMN}` (or `"solution"` instead of `"gold"`; also
+            `"id"`); None recognizes the schema of each row.
+        skip_bad_rows: Leave broken rows out instead of raising at the first.
+        split: The split that these problems are, or None.
+        shuffle: See `ProblemList`.
+
+    Attributes:
+        skipped: The rows that were left out, the first thousand of them.
+        num_skipped: How many were left out.
+        num_repeated: How many repeat an earlier one.
+
+    Raises:
+        ProblemFileError: there is no usable problem, a row is broken, an id comes twice (file, row, field), or the rows
+            take more memory than `MAX_MEMORY`.
+        InvalidValueError: `fields` that cannot be.
+    """
+
+    schemas: str = KNOWN
+
+    def __init__(
+        self,
+        rows: Rows,
+        where: str,
+        name: str,
+        fields: Mapping[str, str] | None = None,
+        skip_bad_rows: bool = False,
+        split: str | None = None,
+        *,
+        shuffle: bool = False,
+    ) -> None:
+        self.where = where
+        self.skipped: list[BadRow] = []
+        self.num_skipped = self.num_repeated = 0
+        self._reader = RowReader(None if fields is None else Mapper(fields))
+        self._line_of: dict[str, int] = {}
+        self._own_ids: set[str] = set()
+        self._size = 0
+        problems = list(self._usable(rows, name, skip_bad_rows))
+        self._report()
+        if not problems:
+            raise ProblemFileError(f"{where}: no usable problem; known schemas: {self.schemas}{self._first_reason()}")
+        super().__init__(problems, name, split, shuffle=shuffle)
+
+    def line_of(self, problem_id: str) -> int:
+        """Number of the line (or row) that a problem was made of.
+
+        Raises:
+            InvalidValueError: there is no such problem.
+        """
+        return self._line_of[self.by_id(problem_id).id]
+
+    def read(self, row: Mapping[str, Any]) -> Found:
+        """What one row holds; a subclass for another schema extends this (and `schemas`).
+
+        Raises:
+            RowError: a field is unusable.
+        """
+        return self._reader.read(row)
+
+    def skipped_report(self) -> str:
+        """One line: how many rows were left out, and which; "" where none was."""
+        return skipped_report(self.where, self.skipped, self.num_skipped)
+
+    def _usable(self, rows: Rows, name: str, skip_bad_rows: bool) -> Iterator[Problem]:
+        for line, row in rows:
+            found = self._problem(line, row, name)
+            if isinstance(found, Problem):
+                yield found
+            elif found is not None:
+                if not skip_bad_rows:
+                    raise ProblemFileError(f"{self.where}, {found} (skip_bad_rows=True leaves such rows out)")
+                self.num_skipped += 1
+                if len(self.skipped) < KEPT:
+                    self.skipped.append(found)
+
+    def _problem(self, line: int, row: Mapping[str, Any] | BadRow, name: str) -> Problem | BadRow | None:
+        """The problem of a row, what is wrong with it, or None where it repeats an earlier one."""
+        made = problem_of(row, line, name, self.read)
+        if isinstance(made, BadRow):
+            return made
+        problem, found = made
+        first = self._line_of.setdefault(problem.id, line)
+        if first != line:
+            if found.id is not None:
+                return BadRow(line, "id", f"{problem.id!r} comes twice, in line {first} first")
+            self.num_repeated += 1
+            return None
+        self._size += found.size
+        if self._size > MAX_MEMORY:
+            raise ProblemFileError(
+                f"{self.where}, line {line}: its rows take more than {MAX_MEMORY // 2**20:,} MiB in memory; StreamedFile reads"
+                " JSON lines (.jsonl) from the disk instead"
+            )
+        return problem
+
+    def _report(self) -> None:
+        if self.num_skipped:
+            _LOG.warning("%s", self.skipped_report())
+        if self.num_repeated:
+            _LOG.warning(
+                "%s: %s rows repeat an earlier one, and are one problem with it", self.where, f"{self.num_repeated:,}"
+            )
+
+    def _first_reason(self) -> str:
+        return f"; {self.skipped[0]}" if self.skipped else ""
+
+
+def problem_of(
+    row: Mapping[str, Any] | BadRow, line: int, name: str, read: Callable[[Mapping[str, Any]], Found]
+) -> tuple[Problem, Found] | BadRow:
+    """A row's problem and what it was read as, or what is wrong with the row.
+
+    Args:
+        row: The row.
+        line: Its number.
+        name: Begins the id of a problem that has none of its own.
+        read: Finds prompt, gold and id.
+    """
+    if isinstance(row, BadRow):
+        return row
+    try:
+        found = read(row)
+        problem_id = found.id or content_id(name, found.prompt, found.gold)
+        return Problem(problem_id, found.prompt, found.gold, metadata=found.metadata), found
+    except RowError as error:
+        return BadRow(line, error.field, error.reason)
+    except InvalidValueError as error:
+        return BadRow(line, "", str(error))
+
+
+def skipped_report(where: str, skipped: Sequence[BadRow], count: int) -> str:
+    """One line about the rows that were left out; "" where none was."""
+    rows = "; ".join(map(str, skipped[:10]))
+    more = f"; and {count - 10:,} more" if count > 10 else ""
+    return f"{where}: {count:,} rows left out ({rows}{more})" if count else ""
+
+
+def numbered(rows: Iterable[object]) -> Rows:
+    """Rows that are in memory already, numbered from 1; fields that are None are left out."""
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, Mapping):
+            yield number, {key: value for key, value in row.items() if value is not None}
+        else:
+            yield number, BadRow(number, "", f"is a {type(row).__name__}, not a dictionary")

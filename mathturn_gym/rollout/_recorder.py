@@ -1,0 +1,162 @@
+"""The transitions of one episode as an `Episode`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mathturn_gym.errors import InvalidEpisodeError
+from mathturn_gym.returns import returns_to_go
+from mathturn_gym.types import NO_VERSION, Completion, Episode, Ids, StopReason, Verdict
+
+__all__ = ["EpisodeRecorder"]
+
+
+class EpisodeRecorder:
+    """Collects one episode's transitions; ids, loss mask, log-probs and versions are made together.
+
+    Args:
+        prompt_ids: int64 (L0,); the first observation.
+        info: The info of `reset`.
+        index: The episode's number in its collection.
+        seed: The collection's seed.
+        group: Name that episodes on one problem share, or None.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Ids,
+        info: Mapping[str, Any],
+        *,
+        index: int = 0,
+        seed: int | None = None,
+        group: str | None = None,
+    ) -> None:
+        self._place = index, seed, group
+        self._problem_id = str(info["problem_id"])
+        self._metadata = dict(info.get("metadata", {}))
+        self._prompt, self._gold = str(info.get("prompt", "")), tuple(info.get("gold", ()))
+        self._budgets = [int(info["completion_budget"])]  # one ahead of the turns: what the next completion may have
+        self._ids = np.asarray(prompt_ids, np.int64)
+        self._completions: list[Completion] = []
+        self._starts: list[int] = []
+        self._rewards: list[float] = []
+        self._infos: list[Mapping[str, Any]] = []
+        self._end: tuple[bool, bool, StopReason | None] = False, False, None
+
+    @property
+    def num_turns(self) -> int:
+        """Turns recorded so far."""
+        return len(self._completions)
+
+    @property
+    def ended(self) -> bool:
+        """True once a transition was terminal."""
+        return self._end[0] or self._end[1]
+
+    def add(
+        self,
+        completion: Completion,
+        observation: Ids,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        """Records one transition.
+
+        Args:
+            completion: What was played.
+            observation: int64 (L,); the observation that followed.
+            reward: The reward.
+            terminated: As `step` returned it.
+            truncated: As `step` returned it.
+            info: The info of `step`.
+
+        Raises:
+            InvalidEpisodeError: the episode has ended, or the observation is not the one before ++ the completion ++
+                more (a wrapper that rewrites observations cannot be recorded).
+        """
+        if self.ended:
+            raise InvalidEpisodeError(f"episode on {self._problem_id!r} has ended: no transition can follow")
+        stop = info.get("stop_reason")
+        self._end = bool(terminated), bool(truncated), None if stop is None else StopReason(stop)
+        if info["turn"] == len(self._completions):  # the prompt left no room: the step played no turn
+            return
+        start, end = len(self._ids), len(self._ids) + len(completion)
+        head = observation[:end]
+        if not (np.array_equal(head[:start], self._ids) and np.array_equal(head[start:], completion.ids)):
+            raise InvalidEpisodeError(
+                f"episode on {self._problem_id!r}, turn {self.num_turns}: the observation does not begin with the one"
+                " before and the completion; the sequence law is broken"
+            )
+        self._completions.append(completion)
+        self._starts.append(start)
+        self._rewards.append(float(reward))
+        self._infos.append(info)
+        self._budgets.append(int(info["completion_budget"]))
+        self._ids = observation
+
+    def episode(self, discount: float = 1.0) -> Episode:
+        """The episode so far, with discounted returns-to-go.
+
+        Args:
+            discount: Per turn, in [0, 1].
+
+        Raises:
+            InvalidValueError: its returns do not fit into float32 (a wrapper's rewards are enormous).
+        """
+        size, spans = len(self._ids), np.zeros((self.num_turns, 2), np.int64)
+        mask, logprobs = np.zeros(size, np.bool_), np.zeros(size, np.float32)
+        versions = np.full(size, NO_VERSION, np.int32)
+        for k, (start, completion) in enumerate(zip(self._starts, self._completions, strict=True)):
+            end = start + len(completion)
+            spans[k] = start, end
+            mask[start:end], logprobs[start:end], versions[start:end] = True, completion.logprobs, completion.versions
+        rewards = np.array(self._rewards, np.float64)
+        index, seed, group = self._place
+        return Episode(
+            problem_id=self._problem_id,
+            ids=np.array(self._ids),
+            loss_mask=mask,
+            logprobs=logprobs,
+            versions=versions,
+            turn_spans=spans,
+            rewards=rewards,
+            verdicts=tuple(_verdict(info) for info in self._infos),
+            feedbacks=tuple(str(info.get("feedback", "")) for info in self._infos),
+            turn_truncated=tuple(completion.truncated for completion in self._completions),
+            terminated=self._end[0],
+            truncated=self._end[1],
+            stop_reason=self._end[2],
+            returns=returns_to_go(rewards, discount),
+            discount=discount,
+            index=index,
+            seed=seed,
+            group=group,
+            metadata=self._metadata,
+            prompt=self._prompt,
+            responses=tuple(str(info["response"]) for info in self._infos),
+            gold=self._gold,
+            budgets=tuple(self._budgets[:-1]),
+            token_values=self._token_values(),
+        )
+
+    def _token_values(self) -> dict[str, npt.NDArray[np.float32]]:
+        """What the policy said of its ids besides their log-probs, NaN off the mask and where it said nothing."""
+        values: dict[str, npt.NDArray[np.float32]] = {}
+        for start, completion in zip(self._starts, self._completions, strict=True):
+            for name, own in (("entropy", completion.entropies), ("raw_logprob", completion.raw_logprobs)):
+                if own is not None:
+                    row = values.setdefault(name, np.full(len(self._ids), np.nan, np.float32))
+                    row[start : start + len(completion)] = own
+        return values
+
+
+def _verdict(info: Mapping[str, Any]) -> Verdict:
+    verdict = info["verdict"]
+    assert isinstance(verdict, Verdict)
+    return verdict

@@ -1,0 +1,181 @@
+"""One session with a server: requests and replies over a WebSocket, every failure a `ServerError` that says what to do."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ServerError
+from mathturn_gym.serve._protocol import IDLE_CLOSE_CODE, check_protocol, error_named
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+__all__ = ["ServerSession", "server_info"]
+
+_REFUSED: Final = {
+    401: "it needs an API key: give api_key=, or set MATHTURN_API_KEY",
+    429: "too many requests from this address: wait, or raise the server's requests_per_second",
+    503: "it is busy, or shutting down",
+}
+
+
+def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, Any]:
+    """What a server tells about itself.
+
+    Args:
+        url: `http://…` or `https://…`.
+        api_key: Its key, or None.
+        timeout: Seconds to wait.
+
+    Raises:
+        InvalidValueError: the URL is none.
+        ServerError: there is no server, it refuses, or it is one that this client cannot talk to.
+    """
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidValueError(f"server must be a URL such as 'http://127.0.0.1:8000', got {url!r}")
+    request = urllib.request.Request(f"{url.rstrip('/')}/info", headers=_headers(api_key))  # noqa: S310 - checked above
+    handlers = [urllib.request.ProxyHandler({})] if _is_local(url) else []
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=timeout) as reply:
+            told = json.load(reply)
+    except urllib.error.HTTPError as error:
+        raise ServerError(f"{url} refuses (HTTP {error.code}): {_REFUSED.get(error.code, error.reason)}") from error
+    except (OSError, ValueError) as error:
+        raise ServerError(f"{url} does not answer as a `mathturn serve` server would: {error}") from error
+    return check_protocol(url, told)
+
+
+class ServerSession:
+    """A session: one request at a time, each with one reply.
+
+    Args:
+        url: The server.
+        api_key: Its key, or None.
+        timeout: Seconds to wait for a connection, and for each reply.
+    """
+
+    def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
+        self._url, self._api_key, self._timeout = url, api_key, timeout
+        self._connection: ClientConnection | None = None
+        self._stack = ExitStack()  # keeps the connection open, until it is closed
+
+    @property
+    def is_open(self) -> bool:
+        """True where the session that was begun is still there."""
+        return self._connection is not None and self._connection.state.name == "OPEN"
+
+    def begin(self) -> None:
+        """Begins a session where there is none, or where the last one was ended.
+
+        Raises:
+            ServerError: the server is not there, or refuses.
+        """
+        if self.is_open:
+            return
+        self.close()
+        try:
+            from websockets.exceptions import InvalidHandshake, InvalidStatus
+            from websockets.sync.client import connect
+        except ImportError as error:
+            raise MissingDependencyError(
+                "server= needs websockets: pip install 'mathturn-gym[client]' (or [serve])"
+            ) from error
+        options = {"proxy": None} if _is_local(self._url) else {}
+        try:
+            self._connection = self._stack.enter_context(
+                connect(
+                    f"ws{self._url.rstrip('/').removeprefix('http')}/ws",
+                    additional_headers=_headers(self._api_key),
+                    compression=None,
+                    max_size=None,  # the server is trusted: a context may be long
+                    open_timeout=self._timeout,
+                    close_timeout=1.0,
+                    **options,
+                )
+            )
+        except InvalidStatus as error:
+            code = error.response.status_code
+            raise ServerError(f"{self._url} refuses a session (HTTP {code}): {_REFUSED.get(code, '')}") from error
+        except (OSError, InvalidHandshake) as error:
+            raise ServerError(f"{self._url} cannot be reached: {error}") from error
+
+    def send(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Sends a request.
+
+        Raises:
+            ServerError: the session was ended, or refused.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        if self._connection is None:
+            raise ServerError(f"there is no session with {self._url}: reset() begins one")
+        try:
+            self._connection.send(json.dumps({"type": kind, "data": data}))
+        except ConnectionClosed:
+            # A server that has no session free says so, and closes: what it said is still to be read.
+            self.receive()
+            raise
+
+    def receive(self) -> Mapping[str, Any]:
+        """The data of the reply to the request that was sent.
+
+        Raises:
+            ServerError: no reply, or one that is not understood.
+            MathTurnError: the server found a mistake in the request; the class is the one that the environment raises.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        assert self._connection is not None
+        try:
+            raw = self._connection.recv(timeout=self._timeout)
+        except TimeoutError as error:
+            self.close()  # its reply may still come: nobody may take it for another's
+            raise ServerError(
+                f"{self._url} did not reply within {self._timeout:g} s: give a larger server_timeout="
+            ) from error
+        except ConnectionClosed as error:
+            raise self._ended(error) from error
+        reply = json.loads(raw)
+        if reply["type"] == "error":
+            code, message = reply["data"].get("code"), str(reply["data"].get("message"))
+            if code == "EXECUTION_ERROR":
+                raise error_named(message)
+            raise ServerError(f"{self._url} refuses ({code}): {message}")
+        return reply["data"]
+
+    def close(self) -> None:
+        """Ends the session; the server has a place free at once."""
+        self._connection = None
+        self._stack.close()
+
+    def _ended(self, error: Any) -> ServerError:
+        self.close()
+        frame = error.rcvd
+        if frame is not None and frame.code == IDLE_CLOSE_CODE:
+            why = f"it ended the session ({frame.reason}); start it with a longer session_timeout"
+        elif frame is not None and frame.code == 1009:
+            why = "the message was too large for it; raise its max_message_bytes"
+        else:
+            why = "the connection is lost" if frame is None else f"it ended the session ({frame.code} {frame.reason})"
+        return ServerError(f"{self._url}: {why}. The episode is lost; reset() begins another")
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
+def _is_local(url: str) -> bool:
+    """True for this machine, which no proxy can reach for us."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

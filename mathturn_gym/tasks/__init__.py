@@ -1,0 +1,16 @@
+"""Tasks: environment, problems, prompt, budgets and splits together, one declarative file each.
+
+    tasks/lins.toml      a file of the package, by its name: load_task("lins")
+    mine.toml            a file of your own, by its path:    load_task("mine.toml")
+
+A file has the tables of a run (`[env]`, `[policy]`, `[budget]`, `[optimization]`, `[evaluation]`), the algorithm that runs
+where none is named (`algorithm = "NAME"`), and by algorithm what was tuned for it: `[algorithms.NAME]` has its options,
+`[algorithms.NAME.optimization]` (or another part) what else differs with it. `[algorithms.classic]` is for all those
+that choose one token id per step.
+"""
+
+from __future__ import annotations
+
+from mathturn_gym.tasks._task import Task, load_task, task_names
+
+__all__ = ["Task", "load_task", "task_names"]

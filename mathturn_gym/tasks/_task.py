@@ -1,0 +1,149 @@
+"""A task's file, read and checked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from mathturn_gym.baselines._changes import changed
+from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
+from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
+from mathturn_gym.config import EnvConfig
+from mathturn_gym.errors import InvalidValueError, raise_unknown_name
+
+__all__ = ["Task", "load_task", "task_names"]
+
+_FOLDER: Final = Path(str(files("mathturn_gym.tasks")))
+_TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation")
+_KEYS: Final = ("about", "algorithm", "algorithms", "threads", "save_every", "keep", *_TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task, from its file.
+
+    Args:
+        name: Of the package's task, or the stem of the user's file.
+        path: The file.
+        about: What it is, in a line or two.
+        algorithm: Name of the algorithm that runs where none is named.
+        tables: Of a run, by the part's name, as in the file; and fields of the run itself.
+        algorithms: By name of the algorithm (or "classic", for all of that kind), what was tuned for it.
+    """
+
+    name: str
+    path: Path
+    about: str
+    algorithm: str
+    tables: Mapping[str, Any]
+    algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def env(self) -> EnvConfig:
+        """Environment and splits."""
+        env: EnvConfig = part_from_json("env", self.tables["env"])
+        return env
+
+    def config(
+        self,
+        algorithm: str | BaseAlgorithm | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        budget: Mapping[str, Any] | None = None,
+    ) -> RunConfig:
+        """The run of an algorithm on this task.
+
+        Args:
+            algorithm: A name, the import path of a class of your own, or an algorithm with its options; None is the
+                task's own. A name brings what was tuned for it here; an object has its options already.
+            settings: Values by "FIELD" or "PART.FIELD"; they win over the file's.
+            budget: Fields of `Budget`, in place of the file's budget.
+
+        Raises:
+            InvalidValueError: an unknown name or setting (the nearest is suggested), or a value outside its range.
+
+        >>> load_task("lins").config("grpo", {"clip": 0.1}, budget={"tokens": 1000}).algorithm
+        GRPO(entropy_weight=0.005, kl_weight=0.0, group_size=2, discount=1.0, clip=0.1)
+        """
+        kind: type[BaseAlgorithm]
+        if isinstance(algorithm, BaseAlgorithm):
+            kind = type(algorithm)
+            parts = {**self._parts(kind), "algorithm": algorithm.to_json()}
+        else:
+            name = self.algorithm if algorithm is None else algorithm
+            kind = algorithm_named(name)
+            parts = self._tuned({**self._parts(kind), "algorithm": {"name": name}}, name, kind)
+        if budget is not None:
+            parts["budget"] = dict(budget)
+        parts = {**changed(parts, settings or {}, kind), "task": self.name}
+        options = {key: value for key, value in parts.pop("algorithm").items() if key != "name"}
+        return RunConfig.from_json(parts, algorithm=kind.from_options(options))
+
+    def _parts(self, algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
+        """The file's tables, without what the algorithm does not read."""
+        read = [name for name in self.tables if name != "optimization" or algorithm.reads_optimization]
+        return {name: dict(self.tables[name]) if name in PARTS else self.tables[name] for name in read}
+
+    def _tuned(self, parts: dict[str, Any], name: str, kind: type[BaseAlgorithm]) -> dict[str, Any]:
+        """The tables with what the file says of an algorithm, and of all of its kind."""
+        for table in (self.algorithms.get(kind.kind, {}), self.algorithms.get(name, {})):
+            options = {key: value for key, value in table.items() if key not in PARTS}
+            others = {key: value for key, value in table.items() if key in PARTS}
+            parts = changed(parts, {**others, "algorithm": options}, kind)
+        return parts
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of the package's tasks."""
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
+
+
+def load_task(task: str | Path) -> Task:
+    """A task by its name or file.
+
+    Args:
+        task: A name of `task_names()`, or the path of a TOML file.
+
+    Raises:
+        InvalidValueError: unknown name (the nearest is suggested); a file that cannot be read; an unknown key in it, or
+            a value outside its range.
+    """
+    is_file = isinstance(task, Path) or str(task).endswith(".toml")
+    if not is_file and task not in task_names():
+        raise_unknown_name("task", task, [*task_names(), "FILE.toml"])
+    path = Path(task) if is_file else _FOLDER / f"{task}.toml"
+    data = _read(path)
+    for name in data:
+        if name not in _KEYS:
+            raise_unknown_name(f"key of task {str(task)!r}", name, _KEYS)
+    for name in ("env", "budget"):
+        if name not in data:
+            raise InvalidValueError(f"task {str(task)!r} lacks the table [{name}]")
+    for name in _TABLES:
+        if not isinstance(data.get(name, {}), dict):
+            raise InvalidValueError(f"task {str(task)!r}: {name} must be a table, as [{name}], got {data[name]!r}")
+    about, algorithm, algorithms = (data.pop(name, None) for name in ("about", "algorithm", "algorithms"))
+    found = Task(
+        path.stem, path, str(about or ""), str(algorithm or "clipped_reinforce"), data, _tables(task, algorithms or {})
+    )
+    found.config()  # a mistake in the file is found where the file is loaded
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"task {str(path)!r} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValueError(f"task {str(path)!r} is no TOML: {error}") from error
+
+
+def _tables(task: str | Path, algorithms: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(algorithms, Mapping) or not all(isinstance(one, Mapping) for one in algorithms.values()):
+        raise InvalidValueError(f"task {str(task)!r}: algorithms must be tables, as [algorithms.grpo]")
+    return algorithms

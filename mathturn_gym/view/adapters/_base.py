@@ -1,0 +1,112 @@
+"""What every adapter needs: reading fields of unknown JSON, and tokens out of masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.view._records import Message, ViewEpisode
+
+__all__ = ["Adapter", "as_text", "content_text", "floats", "integers", "messages_of", "number", "runs", "spread"]
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """How one kind of line is recognized and read.
+
+    Args:
+        name: What the page calls the log.
+        matches: True for a line of this kind.
+        read: From a line, its number and its file's name to episodes (a line may hold several).
+    """
+
+    name: str
+    matches: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Mapping[str, Any], int, str], Sequence[ViewEpisode]]
+
+
+def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
+    """A list of integers.
+
+    Raises:
+        InvalidValueError: it is none.
+    """
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise InvalidValueError(f"{name} must be a list of integers, got {str(value)[:80]}")
+    try:
+        return np.array(value, np.int64)
+    except OverflowError:
+        raise InvalidValueError(f"{name} has a number that does not fit in int64") from None
+
+
+def floats(name: str, value: Any) -> npt.NDArray[np.float32]:
+    """A list of numbers; null is NaN.
+
+    Raises:
+        InvalidValueError: it is none.
+    """
+    if not isinstance(value, list) or not all(item is None or type(item) in (int, float) for item in value):
+        raise InvalidValueError(f"{name} must be a list of numbers, got {str(value)[:80]}")
+    with np.errstate(over="ignore"):
+        return np.array([np.nan if item is None else float(item) for item in value], np.float64).astype(np.float32)
+
+
+def number(value: Any) -> float | None:
+    """The value where it is a number."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def as_text(value: Any) -> str | None:
+    """The value as text; None stays None."""
+    return None if value is None else value if isinstance(value, str) else str(value)
+
+
+def content_text(content: Any) -> str:
+    """The text of a message's content: a text, or a list of parts of which the texts are taken."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return str(content)
+
+
+def messages_of(value: Any) -> list[Message]:
+    """A list of chat messages, or a text, as messages without tokens; what the model thought comes first."""
+    if isinstance(value, str):
+        return [Message("user", value)]
+    found = []
+    for message in value if isinstance(value, list) else []:
+        if not isinstance(message, dict):
+            raise InvalidValueError(f"a message must be an object, got {type(message).__name__}")
+        thought = message.get("reasoning_content")
+        text = content_text(message.get("content"))
+        said = f"{thought}\n\n{text}" if isinstance(thought, str) and thought else text
+        found.append(Message(_ROLES.get(str(message.get("role")), "user"), said))
+    return found
+
+
+def runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The stretches of a mask that are True, as [start, end).
+
+    >>> runs(np.array([0, 1, 1, 0, 1], bool))
+    [(1, 3), (4, 5)]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def spread(values: npt.NDArray[np.float32], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    """Numbers of the masked tokens alone as a row with one entry per token, NaN elsewhere."""
+    row = np.full(len(mask), np.nan, np.float32)
+    row[mask] = values
+    return row

@@ -1,0 +1,75 @@
+"""`mathturn serve`, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from typer.testing import CliRunner
+
+from mathturn_gym.cli.app import app
+from mathturn_gym.errors import InvalidValueError
+
+pytest.importorskip("prometheus_client", reason="the server is not installed: pip install 'mathturn-gym[serve]'")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one\n\n two \n", encoding="utf-8")
+    port = free_port()
+    options = ["--port", str(port), "--api-key-file", str(keys), "--num-turns", "2", "--problems", "add1"]
+    environment = {**os.environ, "MATHTURN_API_KEY": "three"}
+    command = [sys.executable, "-c", "from mathturn_gym.cli.app import main; main()", "serve", *options]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except urllib.error.URLError:
+                assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        for key in ("one", "two", "three"):
+            env = gym.make(
+                "MathMultiTurn-v0", server=f"http://127.0.0.1:{port}", api_key=key, num_turns=2, problems="add1"
+            )
+            assert env.reset(seed=0)[1]["turns_left"] == 2
+            env.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert "Traceback" not in said
+
+
+def test_a_mistake_is_named_before_anything_is_served(tmp_path: Path) -> None:
+    runner = CliRunner()
+    empty = tmp_path / "keys"
+    empty.write_text("\n", encoding="utf-8")
+    for options, message in (
+        (["--api-key-file", str(empty)], "holds no key"),
+        (["--api-key-file", str(tmp_path / "none")], "api_key_file cannot be read"),
+        (["--problems", "linz"], "did you mean 'lins'"),
+        (["--env", "MathMultiTurn-v1"], "unknown environment"),
+        (["--max-sessions", "0"], "max_sessions must be"),
+        (["--max-message-bytes", "2000"], "max_message_bytes must hold an action"),
+    ):
+        result = runner.invoke(app, ["serve", *options])
+        assert isinstance(result.exception, InvalidValueError)
+        assert message in str(result.exception)

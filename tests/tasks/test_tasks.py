@@ -1,0 +1,105 @@
+"""Tasks as files: those of the package, and a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.baselines.algorithms.grpo import GRPO
+from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.tasks import load_task, task_names
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_packages_tasks() -> None:
+    assert {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
+    for name in task_names():
+        task = load_task(name)
+        assert task.about
+        assert task.config().task == task.name == name
+
+
+ON_POLICY = {"minibatches": 1, "epochs": 1}
+
+
+@pytest.mark.parametrize("algorithm", sorted(registered()))
+@pytest.mark.parametrize("task", task_names())
+def test_every_algorithm_runs_on_every_task(algorithm: str, task: str) -> None:
+    config = load_task(task).config(algorithm)
+    assert config.algorithm.name == algorithm
+    assert config.env.problems("test") is not None
+
+
+def test_what_was_tuned_comes_with_the_algorithms_name() -> None:
+    lins = load_task("lins")
+    grpo = lins.config("grpo")
+    assert isinstance(grpo.algorithm, GRPO)
+    assert (grpo.algorithm.group_size, grpo.optimization.learning_rate) == (2, 5e-4)
+    given = lins.config(GRPO(group_size=4))
+    assert given.algorithm == GRPO(group_size=4), "an object has its options already"
+    assert given.optimization.learning_rate == 1e-3
+    assert lins.config("maskable_ppo").algorithm.to_json()["ent_coef"] == 0.005
+    assert load_task("add1").config("maskable_ppo").algorithm.to_json()["pinned"] == 11
+
+
+def test_settings_win_over_the_file_and_a_budget_replaces_its() -> None:
+    config = load_task("lins").config("grpo", {"group_size": 4, "every": 3, "seed": 7}, budget={"tokens": 100})
+    assert config.algorithm.to_json()["group_size"] == 4
+    assert (config.evaluation.every, config.seed) == (3, 7)
+    assert (config.budget.tokens, config.budget.episodes) == (100, None)
+
+
+def test_a_file_of_ones_own_is_a_copy_that_was_changed(tmp_path: Path) -> None:
+    text = load_task("lins").path.read_text()
+    path = write(tmp_path, text.replace("num_turns = 4", "num_turns = 3").replace('"builtin"', '"somewhere/else"'))
+    task = load_task(str(path))
+    assert (task.name, task.env.value("num_turns")) == ("mine", 3)
+    assert task.config("grpo").policy.model == "somewhere/else"
+    assert task.config("grpo").task == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[env", "is no TOML"),
+        ("[budget]\ntokens = 1", r"lacks the table \[env\]"),
+        ("[env]\nproblems = 'lins'", r"lacks the table \[budget\]"),
+        ("[env]\n[budget]\ntokens = 1\n[optimisation]\nepochs = 1", "did you mean 'optimization'"),
+        ("[env]\nnum_turn = 1\n[budget]\ntokens = 1", "did you mean 'num_turns'"),
+        ("[env]\n[budget]\ntoken = 1", "did you mean 'tokens'"),
+        ("algorithm = 'gropo'\n[env]\n[budget]\ntokens = 1", "did you mean 'grpo'"),
+        ("algorithms = 3\n[env]\n[budget]\ntokens = 1", "algorithms must be tables"),
+        ("[env]\n[budget]\ntokens = 1\n[algorithms.clipped_reinforce]\nclp = 1", "did you mean 'clip'"),
+        ("env = 3\n[budget]\ntokens = 1", "env must be a table"),
+    ],
+)
+def test_mistakes_are_found_where_the_file_is_loaded(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        load_task(write(tmp_path, text))
+
+
+def test_unknown_tasks_and_files() -> None:
+    with pytest.raises(InvalidValueError, match="unknown task 'linz': did you mean 'lins'"):
+        load_task("linz")
+    with pytest.raises(InvalidValueError, match=r"task 'none\.toml' cannot be read"):
+        load_task("none.toml")
+
+
+def test_options_that_an_algorithm_does_not_read_are_named() -> None:
+    lins = load_task("lins")
+    for algorithm, settings, message in (
+        ("reinforce", {"clip": 0.1}, "unknown setting 'clip'.*options of reinforce: entropy_weight"),
+        ("clipped_reinforce", {"critic_learning_rate": 9.0}, "unknown setting 'critic_learning_rate'"),
+        ("turn_ppo", {"group_size": 2}, "unknown setting 'group_size'.*options of turn_ppo"),
+    ):
+        given: dict[str, Any] = dict(settings)
+        with pytest.raises(InvalidValueError, match=message):
+            lins.config(algorithm, given)
