@@ -63,7 +63,7 @@ def compare(
 
     Every run gets the same two budgets, environment tokens and CPU seconds, and a process of its own. The report says
     how good each algorithm is at equal tokens, at equal CPU seconds, and at its end on the test split: interquartile
-    means with 95 % stratified bootstrap intervals, learning curves, performance profiles, probabilities of improvement.
+    means with 95 % intervals over seeds, learning curves, performance profiles, probabilities of improvement.
     Runs that failed, diverged or are missing are in it, and marked.
 
     The exit code is 1 where a run failed. Ctrl-C loses nothing that is finished; the same command, or `--out DIR` alone, goes on. More algorithms, tasks or

@@ -70,6 +70,7 @@ def demo(
     console.print(f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}", markup=False, soft_wrap=True)
     console.print("[bold]Next:[/]")
     for command, why in (
+        (command_line("view", run_dir), "for a page with every dialogue and token, before and after"),
         (command_line("play", "--watch", run_dir), "to see it think"),
         (command_line("eval", "--policy", run_dir, "--out", run_dir / "eval"), "for a full report"),
         (command_line("train", "guess8"), "for a task where feedback carries information"),
@@ -84,7 +85,7 @@ def _held_out(config: RunConfig, policy: str) -> list[Episode]:
     from mathturn_gym.rollout import collect
 
     player = load_policy(policy)
-    env: Any = config.env.make("test", 128, policy=player)
+    env: Any = config.env.make("test", 128, policy=player, gold_in_info=True)
     try:
         return collect(env, player, _TEST_EPISODES, seed=_TEST_SEED)
     finally:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mathturn_gym._files import storage_errors, write_json
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
-from mathturn_gym.cli._runs import Start, check_counts, problems_of, start_of
+from mathturn_gym.cli._runs import Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -57,7 +57,7 @@ def evaluate(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier evaluation in the folder.")] = False,
 ) -> None:
-    """Play problems with a policy and report accuracy by turn, each figure with a bootstrap interval.
+    """Play problems with a policy and report accuracy by turn, each figure with an interval over its different problems.
 
     The folder of a training run brings back what it was trained and evaluated with: environment, problems, budgets,
     feedback, temperature and grammar; options that you give win. Every episode is written to OUT/episodes.jsonl as it
@@ -86,7 +86,11 @@ def evaluate(
     folder = _Folder(out, settings, resume=resume, overwrite=overwrite)
     player = start.load(device=device, seed=seed, **sampling)
     played: Any = config.make(
-        "test", max(1, min(num_envs, total)), policy=player, problems=_different(source, total, samples, seed)
+        "test",
+        max(1, min(num_envs, total)),
+        policy=player,
+        problems=_different(source, total, samples, seed),
+        gold_in_info=True,  # for the file of episodes: no policy sees an info
     )
     try:
         done = play_and_keep(
@@ -210,4 +214,5 @@ def _report(
     console.print(
         f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False, soft_wrap=True
     )
+    console.print(f"to read them: {command_line('view', folder.path)}", markup=False, highlight=False, soft_wrap=True)
     return report

@@ -28,11 +28,12 @@ def play(
     r"""Play the environment yourself, or watch a policy play it.
 
     Type an answer as a model would, e.g. `\boxed{4}`; a bare `4` is put into a box for you. An empty line is an empty
-    answer; Ctrl-D or Ctrl-C leaves. The folder of a training run brings back its environment.
+    answer; `:ids` shows the token ids so far, `:help` the other commands; Ctrl-D or Ctrl-C leaves. Arrows bring back
+    what you typed before. The accepted answer is told at the end of an episode. The folder of a training run brings back
+    its environment.
     """
-    import numpy as np
-
-    from mathturn_gym.seeding import derive_seed
+    from mathturn_gym._token_texts import TokenTexts
+    from mathturn_gym.cli._person import Person, play_episodes
     from mathturn_gym.testing import ScriptedPolicy
 
     check_counts(episodes=episodes, seed=seed)
@@ -42,29 +43,8 @@ def play(
     watched = start.load() if watch else None
     played: Any = config.make(policy=watched, problems=source, render_mode="human")
     dialogue = played.unwrapped.dialogue
-    policy: Any = watched or ScriptedPolicy(lambda context: _ask(console), dialogue)
-    solved = 0
+    person = Person(console, played.unwrapped, TokenTexts(dialogue.tokenizer))
     try:
-        for episode in range(episodes):
-            console.rule(f"episode {episode + 1} of {episodes}")
-            context, info = played.reset(seed=seed, options={"index": episode})
-            terminated = truncated = False
-            while not (terminated or truncated):
-                (completion,) = policy.complete(
-                    [np.asarray(context)],
-                    max_tokens=[info["completion_budget"]],
-                    seeds=[derive_seed(seed, episode, info["turn"])],
-                )
-                context, _, terminated, truncated, info = played.step(completion.ids)
-            solved += bool(info["verdict"] and info["verdict"].correct)
-    except (EOFError, KeyboardInterrupt):
-        console.print("\nbye")
+        play_episodes(played, watched or ScriptedPolicy(person, dialogue), episodes, seed=seed, console=console)
     finally:
         played.close()
-    console.print(f"last answer right in {solved} of {episodes} episodes")
-
-
-def _ask(console: Console) -> str:
-    """One answer from the keyboard; what has no box of its own gets one."""
-    text = console.input("[bold]your answer:[/] ").strip()
-    return text if not text or "\\" in text or "####" in text or "answer" in text.lower() else f"\\boxed{{{text}}}"

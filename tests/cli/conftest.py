@@ -15,7 +15,7 @@ def commands_in() -> Callable[[str], list[list[str]]]:
 
     def find(output: str) -> list[list[str]]:
         # A command ends with its line, or where three spaces set a remark apart.
-        found = re.findall(r"mathturn ((?:train|eval|play|compare|demo)\b.*?)(?:   .*)?$", output, re.MULTILINE)
+        found = re.findall(r"mathturn ((?:train|eval|play|compare|demo|view)\b.*?)(?:   .*)?$", output, re.MULTILINE)
         return [shlex.split(line) for line in found]
 
     return find

@@ -179,7 +179,9 @@ def test_demo_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands
     made = {p.name for p in (tmp_path / "demo").iterdir()}
     assert {"metrics.jsonl", "tensorboard", "curve.png", "checkpoint", "transcripts.txt"} <= made
     assert "before" in (tmp_path / "demo" / "transcripts.txt").read_text()
-    play, evaluate, train = commands_in(done.output[done.output.index("Next:") :])
+    view, play, evaluate, train = commands_in(done.output[done.output.index("Next:") :])
+    assert invoke(*view).exit_code == 0
+    assert (tmp_path / "demo" / "view.html").is_file()
     assert invoke(*play, "--episodes", "1").exit_code == 0
     assert invoke(*evaluate, "--episodes", "4").exit_code == 0
     assert invoke(*train, *SMALL, "--episodes", "8").exit_code == 0
