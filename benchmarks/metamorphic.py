@@ -654,7 +654,7 @@ class Run:
                 verdicts = verifier.verify_batch(
                     [case.response for _, case in part],
                     [case.gold for _, case in part],
-                    kind=kind,  # type: ignore[arg-type]
+                    kind=kind,
                 )
                 for (index, case), verdict in zip(part, verdicts, strict=True):
                     right = verdict.status is Status.RIGHT

@@ -51,6 +51,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         draw(st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))),
         draw(st.none() | TEXTS),
         draw(st.none() | TEXTS),
+        draw(st.none() | TEXTS),
         draw(st.floats(0, 9)),
     )
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from mathturn_gym.types import Status
-from mathturn_gym.verifier.reading._nodes import Node, number, symbols
+from mathturn_gym.verifier.reading._nodes import Node, number, symbols, walk
 from mathturn_gym.verifier.reading._parser import Parsed
 from mathturn_gym.verifier.reading._prepared import Prepared
 from mathturn_gym.verifier.reading._units import different_units
@@ -80,9 +80,23 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         return Finding(Status.WRONG, "two numbers side by side", "structure")
     if evaluated and asks_for_number(gold) and not is_literal_text(answer):
         return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
+    if found and evaluated and _unsolved(answer) and not _unsolved(gold):
+        return Finding(Status.WRONG, "unevaluated", "structure")
     if found:
         return _FOUND["structure", True]
     return _OPEN
+
+
+def _unsolved(read: Prepared) -> bool:
+    """Whether an inequality of an absolute value stands there as it may have stood in the question.
+
+    `|AB| = 5` is no inequality: it names a length.
+    """
+    return any(
+        item.kind == "rel" and item.value != ("=",) and any(arg.kind == "abs" and symbols(arg) for arg in item.args)
+        for reading in read.readings
+        for item in walk(reading.node)
+    )
 
 
 def _unknowns(node: Node) -> bool:
