@@ -132,9 +132,13 @@ def find_chromium() -> str | None:
     return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium, driven by Playwright; both are needed."""
+    """Headless Chromium, driven by Playwright; both are needed.
+
+    Playwright's synchronous interface leaves an event loop marked as running in this thread for as long as it is open,
+    and `asyncio.run` refuses to start beside one. So it is closed with the module that uses it.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
     executable = find_chromium()
     if executable is None:
