@@ -5,7 +5,7 @@
 A hidden number (guess8, three turns): one policy is trained with each kind of feedback (informative hints, plain verdicts,
 hints of which half lie, hints that all lie), and each is then played under every kind. A policy that ignores feedback
 solves at most 3/8; one that listens to true hints up to 5/8. What a policy gains by its turns is compared with its own
-independent first tries on the same problems, at the same number of tries (`retry_gain`, with a bootstrap interval).
+independent first tries on the same problems, at the same number of tries (`retry_gain`, with an interval).
 
 Linear equations (lins, four turns): the warm start and a trained policy, plain feedback, against four first tries.
 """
@@ -40,7 +40,7 @@ def play(policy: Policy, config: RunConfig, episodes: int, feedback: str) -> Rep
     env: Any = config.env.make("test", 128, feedback=feedback)
     try:
         seed = derive_seed("feedback", config.seed)
-        return summarize(collect(env, policy, episodes, seed=seed, group_size=GROUP), resamples=1000, by=())
+        return summarize(collect(env, policy, episodes, seed=seed, group_size=GROUP), by=())
     finally:
         env.close()
 

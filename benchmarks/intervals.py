@@ -1,54 +1,348 @@
-"""How often the intervals of `metrics.summarize` hold the truth, in simulation.
+"""How often every interval that the package prints holds the truth, in simulation.
 
-    python benchmarks/intervals.py
+    python benchmarks/intervals.py                    # 1,000 simulations a row; writes the tables into docs/metrics.md
 
-Problems have success rates of their own (Beta distributed with mean p); G episodes are drawn on each. The interval of
-the overall rate is compared with the truth, beside the interval that forgets which episodes share a problem.
+Each row simulates evaluations (or comparisons of training runs) whose truth is known, and counts how often a 95 %
+interval holds it: the package's, and for comparison the percentiles of the bootstrap that the package used before, and
+the same interval when it is forgotten which episodes share a problem.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from mathturn_gym.metrics.bootstrap import Floats, ratio_estimates
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement, profile
+from mathturn_gym.metrics import Estimate, pass_at_k
+from mathturn_gym.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
 
-SETTINGS = [(p, c, g, s) for p in (0.1, 0.4) for c in (20, 50, 200) for g, s in ((1, 1.0), (8, 1.0))]
+CONFIDENCE: Final = 0.95
+RATE, SIGNED, POSITIVE = (0.0, 1.0), (-1.0, 1.0), (0.0, None)
+BEGIN, END = "<!-- benchmarks/intervals.py writes from here -->", "<!-- to here -->"
+Rng: TypeAlias = np.random.Generator
+Ends: TypeAlias = "tuple[float | None, float | None]"
 
 
-def covered(right: Floats, group: int, truth: float, confidence: float, run: int) -> bool:
-    """Whether the interval of one simulated evaluation holds the truth."""
-    (found,) = ratio_estimates(
-        right, np.full_like(right, group), [True], confidence=confidence, resamples=500, seed=run
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Args:
+        cells: What is simulated, in words.
+        draw: One simulation: the truth, the package's interval, the percentiles', and that which forgets the problems (or
+            None for what has no such).
+    """
+
+    cells: tuple[str, ...]
+    draw: Callable[[Rng], tuple[float, Ends, Ends, Ends | None]]
+
+
+def percentiles(values: Floats) -> Ends:
+    low, high = np.nanquantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def ends(found: Estimate) -> Ends:
+    return found.low, found.high
+
+
+def resampled(tops: Floats, bottoms: Floats, rng: Rng) -> Floats:
+    """Ratios of sums over problems drawn again, float64 (400,)."""
+    weights = rng.multinomial(len(tops), np.full(len(tops), 1 / len(tops)), size=400)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((weights @ tops) / (weights @ bottoms))
+
+
+def rate(rng: Rng, mean: float, spread: float, problems: int, group: int) -> tuple[float, Ends, Ends, Ends | None]:
+    """Success rates of problems are Beta(mean * spread, (1 - mean) * spread)."""
+    rates = rng.beta(mean * spread, (1 - mean) * spread, problems)
+    right = (rng.random((problems, group)) < rates[:, None]).astype(float)
+    tops, bottoms = right.sum(axis=1), np.full(problems, float(group))
+    found = ratio_estimate(tops, bottoms, RATE, units=right.size, confidence=CONFIDENCE)
+    flat = right.reshape(-1)
+    alone = ratio_estimate(flat, np.ones_like(flat), RATE, units=flat.size, confidence=CONFIDENCE)
+    return mean, ends(found), percentiles(resampled(tops, bottoms, rng)), ends(alone)
+
+
+def dialogues(rng: Rng, problems: int, group: int, mean: float) -> dict[str, Floats]:
+    """Episodes of at most four turns that end when solved, and their tokens: (P, G) arrays."""
+    rates = rng.beta(mean, 1 - mean, problems)[:, None]
+    right = rng.random((problems, group, 4)) < rates[..., None]
+    solved = right.any(axis=2)
+    first = np.where(solved, right.argmax(axis=2) + 1, 5)
+    turns = np.minimum(first, 4).astype(float)
+    tokens = np.round(rng.lognormal(2.0, 0.5, (problems, 1)) * rng.lognormal(0.0, 0.3, (problems, group)) * turns)
+    return {"solved": solved.astype(float), "first": first.astype(float), "turns": turns, "tokens": tokens}
+
+
+def of_figure(name: str, episodes: dict[str, Floats]) -> tuple[Floats, Floats, Bounds]:
+    """Numerators and denominators by problem, and bounds."""
+    solved, first = episodes["solved"], episodes["first"]
+    one = np.ones_like(solved)
+    tops, bottoms, bounds = {
+        "turns": (episodes["turns"], one, (1.0, 4.0)),
+        "tokens": (episodes["tokens"], one, POSITIVE),
+        "tokens_per_solved": (episodes["tokens"], solved, POSITIVE),
+        "tokens_to_success": (episodes["tokens"] * solved, solved, POSITIVE),
+        "corrected": (((first > 1) & (first < 5)).astype(float), (first > 1).astype(float), RATE),
+        "delta_1_2": ((first == 2).astype(float), one, SIGNED),
+    }[name]
+    return tops.sum(axis=1), bottoms.sum(axis=1), bounds
+
+
+def figure(
+    rng: Rng, name: str, truth: float, problems: int, group: int, mean: float
+) -> tuple[float, Ends, Ends, Ends | None]:
+    tops, bottoms, bounds = of_figure(name, dialogues(rng, problems, group, mean))
+    found = ratio_estimate(tops, bottoms, bounds, units=float(bottoms.sum()), confidence=CONFIDENCE)
+    return truth, ends(found), percentiles(resampled(tops, bottoms, rng)), None
+
+
+def of_samples(
+    rng: Rng, name: str, truth: float, problems: int, group: int, mean: float
+) -> tuple[float, Ends, Ends, Ends | None]:
+    """pass@4, and retry_gain@4 where a second kind of tries is a little better."""
+    rates = rng.beta(mean, 1 - mean, problems)
+    right = rng.binomial(group, rates)
+    passes = np.array([pass_at_k(group, int(c), 4) for c in right])
+    if name == "pass@4":
+        tops, bounds = passes, RATE
+    else:
+        tops, bounds = rng.binomial(group, 1 - (1 - rates) ** 5) / group - passes, SIGNED
+    ones = np.ones(problems)
+    found = ratio_estimate(tops, ones, bounds, units=problems * group, confidence=CONFIDENCE)
+    return truth, ends(found), percentiles(resampled(tops, ones, rng)), None
+
+
+def truth_of_samples(name: str, mean: float) -> float:
+    rates = np.random.default_rng(1).beta(mean, 1 - mean, 4_000_000)
+    passes = float(np.mean(1 - (1 - rates) ** 4))
+    return passes if name == "pass@4" else float(np.mean(1 - (1 - rates) ** 5)) - passes
+
+
+def paired(
+    rng: Rng, kind: str, mean: float, better: float, problems: int, group: int
+) -> tuple[float, Ends, Ends, Ends | None]:
+    """Two policies on the same problems.
+
+    "gain": the second solves a share `better` of what the first fails. "rare": they do the same, but on a share `better` of
+    the problems, where the second alone is right.
+    """
+    if kind == "gain":
+        rates = rng.beta(mean, 1 - mean, problems)
+        tops = np.stack([rng.binomial(group, rates), rng.binomial(group, rates + better * (1 - rates))]).astype(float)
+        truth = better * (1 - mean)
+    else:
+        right = np.where(rng.random(problems) < mean, float(group), 0.0)
+        changed = rng.random(problems) < better
+        tops = np.stack([np.where(changed, 0.0, right), np.where(changed, float(group), right)])
+        truth = better
+    bottoms = np.full((2, problems), float(group))
+    found = difference_estimate(tops, bottoms, RATE, confidence=CONFIDENCE)[2]
+    drawn = resampled(tops[1] - tops[0], bottoms[0], rng)
+    return truth, ends(found), percentiles(drawn), None
+
+
+def scores(rng: Rng, shape: str, tasks: int, runs: int) -> list[Floats]:
+    """Scores of training runs."""
+    if shape == "alike":
+        return [rng.beta(8 - 2 * min(k, 3), 2 + k, runs) for k in range(tasks)]
+    if shape == "one task varies most":
+        return [np.clip(rng.normal(0.3 + 0.12 * k, 0.06 if not k else 0.01, runs), 0, 1) for k in range(tasks)]
+    return [np.where(rng.random(runs) < 0.75, 0.85, 0.3) + rng.normal(0, 0.03, runs) for _ in range(tasks)]
+
+
+def over_seeds(
+    rng: Rng, name: str, truth: float, shape: str, tasks: int, runs: int
+) -> tuple[float, Ends, Ends, Ends | None]:
+    own = scores(rng, shape, tasks, runs)
+    found = aggregate(own, name, resamples=400, seed=int(rng.integers(2**31)))
+    drawn = AGGREGATES[name]([task[rng.integers(0, runs, (400, runs))] for task in own])
+    return truth, ends(found), percentiles(drawn), None
+
+
+def better(rng: Rng, shift: float, tasks: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
+    x = [rng.normal(shift, 1, runs) for _ in range(tasks)]
+    y = [rng.normal(0, 1, runs) for _ in range(tasks)]
+    truth = 0.5 * (1 + math.erf(shift / 2))
+    drawn = [
+        np.mean(
+            [(rng.choice(a, runs)[:, None] > rng.choice(b, runs)[None, :]).mean() for a, b in zip(x, y, strict=True)]
+        )
+        for _ in range(100)
+    ]
+    return truth, ends(improvement(x, y)), percentiles(np.array(drawn)), None
+
+
+def share(rng: Rng, level: float, tasks: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
+    own = [rng.beta(2 + k, 2, runs) for k in range(tasks)]
+    exact = np.mean([1 - _beta_cdf(level, 2 + k, 2) for k in range(tasks)])
+    _, low, high = profile(own, np.array([level]))
+    drawn = np.mean([(task[rng.integers(0, runs, (400, runs))] > level).mean(axis=1) for task in own], axis=0)
+    return float(exact), (float(low[0]), float(high[0])), percentiles(drawn), None
+
+
+def _beta_cdf(x: float, a: float, b: float) -> float:
+    from mathturn_gym.metrics._quantiles import beta_cdf
+
+    return beta_cdf(x, a, b)
+
+
+def tables() -> Iterator[tuple[str, list[str], list[Row]]]:
+    """Title, heads of the first columns, and rows."""
+    yield (
+        "Rates (`acc@k` and its like), by the number of problems and of episodes on each",
+        ["rate", "problems", "episodes a problem"],
+        [
+            Row(
+                (f"{mean}", f"{problems:,}", str(group)),
+                partial(rate, mean=mean, spread=1.0, problems=problems, group=group),
+            )
+            for mean in (0.02, 0.1, 0.4)
+            for problems in (10, 20, 50, 200, 2_000)
+            for group in (1, 8)
+        ],
     )
-    return found.low is not None and found.high is not None and found.low <= truth <= found.high
+    rows = []
+    for name in ("corrected", "turns", "delta_1_2", "tokens", "tokens_per_solved", "tokens_to_success"):
+        for mean in (0.1, 0.4):
+            tops, bottoms, _ = of_figure(name, dialogues(np.random.default_rng(0), 400_000, 8, mean))
+            truth = float(tops.sum() / bottoms.sum())
+            for problems in (20, 50, 200):
+                cells = (f"`{name}`", f"{mean}", str(problems))
+                rows.append(Row(cells, partial(figure, name=name, truth=truth, problems=problems, group=1, mean=mean)))
+    for name in ("pass@4", "retry_gain@4"):
+        for mean in (0.1, 0.4):
+            for problems in (20, 50, 200):
+                given = partial(
+                    of_samples, name=name, truth=truth_of_samples(name, mean), problems=problems, group=8, mean=mean
+                )
+                rows.append(Row((f"`{name}`, 8 episodes", f"{mean}", str(problems)), given))
+    yield "Other figures, four turns, one episode a problem", ["figure", "first-turn rate", "problems"], rows
+    yield (
+        "Differences of two policies on the same problems (`mathturn compare-eval`)",
+        ["policies", "problems", "episodes a problem"],
+        [
+            Row(
+                (label, f"{problems:,}", str(group)),
+                partial(paired, kind=kind, mean=mean, better=gain, problems=problems, group=group),
+            )
+            for label, kind, mean, gain in (
+                ("equally good, .4", "gain", 0.4, 0.0),
+                ("the second solves a tenth of the rest, .4", "gain", 0.4, 0.1),
+                ("the second solves a twentieth of the rest, .05", "gain", 0.05, 0.05),
+                ("the same but on one problem in ten", "rare", 0.5, 0.1),
+                ("the same but on one problem in fifty", "rare", 0.5, 0.02),
+            )
+            for problems in (20, 50, 200, 2_000)
+            for group in (1, 8)
+            if kind == "gain" or group == 1
+        ],
+    )
+    rows = []
+    for name in AGGREGATES:
+        for shape in ("alike", "one task varies most", "one run in four fails"):
+            for count in (1, 3):
+                if name == "median" and count == 1:
+                    continue  # the mean
+                truth = float(
+                    AGGREGATES[name](
+                        [task[None, :] for task in scores(np.random.default_rng(0), shape, count, 400_000)]
+                    )[0]
+                )
+                for runs in (3, 5, 10):
+                    given_seeds = partial(over_seeds, name=name, truth=truth, shape=shape, tasks=count, runs=runs)
+                    rows.append(Row((f"{name}, {shape}", str(count), str(runs)), given_seeds))
+    for shift in (0.0, 0.7, 3.0):
+        for count in (1, 3):
+            for runs in (3, 5, 10):
+                label = f"probability of improvement, {0.5 * (1 + math.erf(shift / 2)):.3f}"
+                rows.append(Row((label, str(count), str(runs)), partial(better, shift=shift, tasks=count, runs=runs)))
+    for level in (0.3, 0.9):
+        for runs in (3, 5, 10):
+            rows.append(
+                Row((f"profile, share above {level}", "3", str(runs)), partial(share, level=level, tasks=3, runs=runs))
+            )
+    yield "Over training seeds (`mathturn compare`)", ["figure", "tasks", "seeds"], rows
+
+
+def simulate(row: Row, runs: int) -> dict[str, Any]:
+    """Coverage, and the mean width of the package's interval; a simulation without an interval is counted by itself."""
+    rng = np.random.default_rng(20_24)
+    held, none = np.zeros(3), 0
+    widths: list[float] = []
+    for _ in range(runs):
+        truth, *found = row.draw(rng)
+        for k, interval in enumerate(found):
+            if interval is not None and interval[0] is not None and interval[1] is not None:
+                held[k] += interval[0] - 1e-9 <= truth <= interval[1] + 1e-9
+        assert found[0] is not None
+        low, high = found[0]
+        if low is None or high is None:
+            none += 1
+        else:
+            widths.append(high - low)
+    shown = runs - none
+    return {
+        "cells": row.cells,
+        "covered": held[0] / shown if shown else None,
+        "percentiles": held[1] / runs,
+        "forgetting": None if found[2] is None else held[2] / runs,
+        "width": float(np.mean(widths)) if widths else None,
+        "without": none / runs,
+    }
+
+
+def markdown(title: str, heads: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    forgetting = any(row["forgetting"] is not None for row in rows)
+    columns = [
+        *heads,
+        "holds the truth",
+        "mean width",
+        "percentiles",
+        *(["forgetting the problems"] if forgetting else []),
+    ]
+    lines = [f"**{title}**", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in rows:
+        none = f" (none in {row['without']:.0%})" if row["without"] > 0.005 else ""
+        covered = "–" if row["covered"] is None else f"{row['covered']:.3f}"
+        width = "–" if row["width"] is None else f"{row['width']:.3g}"
+        cells = [*row["cells"], covered + none, width, f"{row['percentiles']:.3f}"]
+        if forgetting:
+            cells.append("–" if row["forgetting"] is None else f"{row['forgetting']:.3f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--confidence", type=float, default=0.95)
+    parser.add_argument("--runs", type=int, default=1_000, help="simulations a row")
+    parser.add_argument("--docs", type=Path, default=Path("docs/metrics.md"), help="the page whose tables are replaced")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/intervals.json"))
     options = parser.parse_args()
-    rows = []
-    print("| rate | problems | episodes a problem | interval holds the truth | forgetting the problems |")
-    print("|---|---|---|---|---|")
-    for p, clusters, group, spread in SETTINGS:
-        rng = np.random.default_rng(0)
-        held = np.zeros(2)
-        for run in range(options.runs):
-            rates = rng.beta(p * spread, (1 - p) * spread, size=clusters)
-            tries = (rng.random((clusters, group)) < rates[:, None]).astype(np.float64)
-            held[0] += covered(tries.sum(axis=1, keepdims=True), group, p, options.confidence, run)
-            held[1] += covered(tries.reshape(-1, 1), 1, p, options.confidence, run)
-        held /= options.runs
-        rows.append({"rate": p, "problems": clusters, "group": group, "held": held[0], "held_naive": held[1]})
-        print(f"| {p} | {clusters} | {group} | {held[0]:.3f} | {held[1]:.3f} |", flush=True)
+    written, facts = [], []
+    for title, heads, rows in tables():
+        found = []
+        for row in rows:
+            found.append(simulate(row, options.runs))
+            print(title[:20], found[-1], flush=True)
+        written.append(markdown(title, heads, found))
+        facts.append({"title": title, "rows": found})
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps({"runs": options.runs, "tables": facts}, indent=1) + "\n", encoding="utf-8")
+    page = options.docs.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    middle = "\n\n".join(written)
+    options.docs.write_text(f"{before}{BEGIN}\n\n{middle}\n\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,11 +60,7 @@ def play(policy: Policy, config: RunConfig, episodes: int, group: int = 1, **cha
     """A report over test problems; the same problems and samples for every policy of a seed."""
     env: Any = config.env.make("test", 128, **changes)
     try:
-        return summarize(
-            collect(env, policy, episodes, seed=derive_seed("test", config.seed), group_size=group),
-            resamples=200,
-            by=(),
-        )
+        return summarize(collect(env, policy, episodes, seed=derive_seed("test", config.seed), group_size=group), by=())
     finally:
         env.close()
 

@@ -77,7 +77,7 @@ def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
         done = train(config, run_dir=run_dir, overwrite=True)
         whole = load_task(task).config(settings={"seed": seed})
         turns = int(whole.env.value("num_turns"))
-        dialogue = summarize(play(done.policy, whole), resamples=200, by=()).figures
+        dialogue = summarize(play(done.policy, whole), by=()).figures
         alone = play(done.policy, whole, group=turns, num_turns=1)
     reached = [dialogue[f"acc@{k}"].value for k in range(turns, 0, -1) if f"acc@{k}" in dialogue]
     row = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -9,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 from mathturn_gym.errors import LockedError, StorageError
 
-__all__ = ["locked", "replacing", "storage_errors", "sync", "write_atomically"]
+__all__ = ["locked", "replacing", "storage_errors", "sync", "write_atomically", "write_json"]
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -29,6 +30,11 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     data = content.encode("utf-8") if isinstance(content, str) else content
     with replacing(path) as scratch:
         scratch.write_bytes(data)
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> None:
+    """Writes JSON that people read, too, with `write_atomically`; in ASCII, which has a place for lone surrogates."""
+    write_atomically(path, json.dumps(data, indent=2) + "\n")
 
 
 @contextmanager

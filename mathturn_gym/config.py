@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mathturn_gym.rewards import RewardTerms
     from mathturn_gym.verification import VerifierLike
 
-__all__ = ["DEFAULT_ENV", "SPLIT_NAMES", "EnvConfig", "EnvKeywords"]
+__all__ = ["DEFAULT_ENV", "OWN_FIELDS", "SPLIT_NAMES", "EnvConfig", "EnvKeywords", "env_parameters"]
 
 DEFAULT_ENV: Final = "MathMultiTurnUntilCorrect-v0"
 SPLIT_NAMES: Final = ("train", "validation", "test")
@@ -77,6 +77,9 @@ class EnvConfig:
         validation: The same for the evaluations during a run.
         test: The same for the evaluation at its end.
         allow_overlap: Let training and test (or validation) share prompts, which is an error otherwise.
+        fields: Which columns of a file or data set hold what, see `load_problems`; None recognizes them.
+        skip_bad_rows: Leave broken rows of a file or data set out, with a warning that counts them.
+        shuffle: True plays a list or file in an order that the seed decides; None, and False, in its own.
         **keywords: Of the environment, as `gym.make` takes them.
 
     Raises:
@@ -97,6 +100,9 @@ class EnvConfig:
     validation: ProblemsLike
     test: ProblemsLike
     allow_overlap: bool
+    fields: Mapping[str, str] | None
+    skip_bad_rows: bool
+    shuffle: bool | None
     keywords: Mapping[str, Any]
 
     def __init__(
@@ -107,22 +113,26 @@ class EnvConfig:
         validation: ProblemsLike = "validation",
         test: ProblemsLike = "test",
         allow_overlap: bool = False,
+        fields: Mapping[str, str] | None = None,
+        skip_bad_rows: bool = False,
+        shuffle: bool | None = None,
         **keywords: Unpack[EnvKeywords],
     ) -> None:
         known = env_parameters(id)
         for name in keywords:
             if name not in known:
-                raise_unknown_name(f"keyword of {id}", name, (*known, *_OWN))
-        if not isinstance(allow_overlap, bool):
-            raise InvalidValueError(f"allow_overlap must be True or False, got {allow_overlap!r}")
-        values = (id, train, validation, test, allow_overlap, dict(keywords))
-        for name, value in zip((*_OWN, "keywords"), values, strict=True):
-            object.__setattr__(self, name, value)
+                raise_unknown_name(f"keyword of {id}", name, (*known, *OWN_FIELDS))
+        for name, value in (("allow_overlap", allow_overlap), ("skip_bad_rows", skip_bad_rows)):
+            if not isinstance(value, bool):
+                raise InvalidValueError(f"{name} must be True or False, got {value!r}")
+        values = (id, train, validation, test, allow_overlap, fields, skip_bad_rows, shuffle, dict(keywords))
+        for name, one in zip((*OWN_FIELDS, "keywords"), values, strict=True):
+            object.__setattr__(self, name, one)
 
     def __repr__(self) -> str:
         """What was given, as it was given."""
-        defaults = {"train": "train", "validation": "validation", "test": "test", "allow_overlap": False}
-        given = {name: value for name in _OWN[1:] if (value := getattr(self, name)) != defaults[name]}
+        defaults = inspect.signature(EnvConfig).parameters
+        given = {name: value for name in OWN_FIELDS[1:] if (value := getattr(self, name)) != defaults[name].default}
         shown = "".join(f", {name}={value!r}" for name, value in {**self.keywords, **given}.items())
         return f"EnvConfig({self.id!r}{shown})"
 
@@ -139,7 +149,7 @@ class EnvConfig:
 
     def replace(self, **changes: Any) -> EnvConfig:
         """The same with other values: of the splits, of the id, or of the environment's keywords."""
-        own = {name: getattr(self, name) for name in _OWN}
+        own = {name: getattr(self, name) for name in OWN_FIELDS}
         return EnvConfig(**{**own, **self.keywords, **changes})
 
     def problems(self, split: str) -> ProblemSource:
@@ -157,9 +167,10 @@ class EnvConfig:
         from mathturn_gym.problems import load_problems
 
         chosen = getattr(self, split)
+        how: Any = {name: getattr(self, name) for name in ("fields", "skip_bad_rows", "shuffle")}
         if isinstance(chosen, str) and chosen in _SPLITS:
-            return load_problems(self.value("problems"), chosen)
-        return load_problems(chosen)
+            return load_problems(self.value("problems"), chosen, **how)
+        return load_problems(chosen, **how)
 
     def check_splits(self, *splits: str) -> None:
         """Refuses to train and to evaluate on the same prompts, unless `allow_overlap`.
@@ -221,7 +232,7 @@ class EnvConfig:
         An object that has an import path becomes that path. Any other (a lambda, a verifier made by hand) becomes
         `{"object": DESCRIPTION}`, which tells what it was and cannot be read back.
         """
-        own = {name: _to_json(getattr(self, name)) for name in _OWN}
+        own = {name: _to_json(getattr(self, name)) for name in OWN_FIELDS}
         return {**own, **{name: _to_json(value) for name, value in self.keywords.items()}}
 
     @classmethod
@@ -234,7 +245,8 @@ class EnvConfig:
         return cls(**{name: _from_json(name, value) for name, value in data.items()})
 
 
-_OWN: Final = ("id", "train", "validation", "test", "allow_overlap")
+OWN_FIELDS: Final = ("id", *SPLIT_NAMES, "allow_overlap", "fields", "skip_bad_rows", "shuffle")
+"""Fields that are no keyword of the environment."""
 
 
 @lru_cache(maxsize=64)

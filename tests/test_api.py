@@ -98,20 +98,21 @@ PUBLIC: dict[str, str] = {
         " Problem ProblemSource Status StepInfo StopReason TokenIds Turn TurnContext Verdict Verifier __version__ acollect"
         " collect load_problems pack"
     ),
-    "mathturn_gym.dialogue": "CHATML_TEMPLATE Dialogue DialogueLike TurnDialogue load_tokenizer make_dialogue",
+    "mathturn_gym.dialogue": (
+        "CHATML_TEMPLATE Dialogue DialogueLike TurnDialogue completion_ids load_tokenizer make_dialogue"
+    ),
     "mathturn_gym.env": "Beginning EpisodeState MathMultiTurnEnv StepInfo Transition",
     "mathturn_gym.errors": (
         "ChatTemplateError CheckpointError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
         " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
-        " SharedPromptsError StorageError"
-        " UserFunctionError VerifierError"
+        " ServerError SharedPromptsError StorageError UserFunctionError VerifierError"
     ),
     "mathturn_gym.feedback": (
         "FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint hint_flipped"
         " plain"
     ),
     "mathturn_gym.info": "StepInfo info_of",
-    "mathturn_gym.registration": "ENV_DEFAULTS register_environments",
+    "mathturn_gym.registration": "ENV_DEFAULTS make_env make_vector_env register_environments",
     "mathturn_gym.rewards": "RewardTerms TERMS Term affine_reward get_terms turn_reward",
     "mathturn_gym.rollout": (
         "AsyncPolicy EpisodePlan EpisodeRecorder EpisodeRun Progress Scheduler StreamingPolicy acollect collect"

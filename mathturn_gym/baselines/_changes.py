@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
 from mathturn_gym.baselines.settings import PARTS, RunConfig
-from mathturn_gym.config import DEFAULT_ENV, SPLIT_NAMES, env_parameters
+from mathturn_gym.config import DEFAULT_ENV, OWN_FIELDS, env_parameters
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
 __all__ = ["changed", "dotted", "parse_settings", "setting_names"]
@@ -35,7 +35,7 @@ def setting_names(parts: Mapping[str, Any], algorithm: type[BaseAlgorithm]) -> d
     env = env_parameters(parts["env"].get("id", DEFAULT_ENV))
     return {
         "": _RUN,
-        "env": ("id", *SPLIT_NAMES, "allow_overlap", *env),
+        "env": (*OWN_FIELDS, *env),
         "policy": tuple(name for name in names["policy"] if name != "seed"),  # the run's own decides
         "algorithm": algorithm.option_names(),
         "budget": names["budget"],

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym._files import locked, storage_errors, write_atomically
+from mathturn_gym._files import locked, storage_errors, write_atomically, write_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
 from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
@@ -104,7 +104,7 @@ class RunFolder:
                 raise InvalidValueError(
                     f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
                 )
-        write_atomically(self._config_file, json.dumps(self._config.to_json(), indent=2) + "\n")
+        write_json(self._config_file, self._config.to_json())
 
     def _empty(self) -> None:
         with storage_errors(self.path):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mathturn_gym._files import storage_errors, write_atomically
+from mathturn_gym._files import storage_errors, write_json
 from mathturn_gym.baselines._display import draw_curve
 from mathturn_gym.baselines._evaluation import play_test
 from mathturn_gym.baselines._process import interrupt_flag
@@ -205,7 +204,7 @@ def _run(
     if test is None and wanted and ended.status != "diverged":
         test = play_test(config.env, session.policy, wanted, seed=config.seed)
     result["test"] = None if test is None else dict(test)
-    write_atomically(file, json.dumps(result, indent=2) + "\n")
+    write_json(file, result)
     return ended, test
 
 

@@ -22,7 +22,15 @@ from mathturn_gym.errors import InvalidValueError
 if TYPE_CHECKING:
     from mathturn_gym.problems import ProblemSource
 
-__all__ = ["PROBLEMS_HELP", "AnswerColumn", "ProblemsOption", "QuestionColumn", "SkipBadRows", "load_source"]
+__all__ = [
+    "PROBLEMS_HELP",
+    "AnswerColumn",
+    "ProblemsOption",
+    "QuestionColumn",
+    "SkipBadRows",
+    "fields_of",
+    "load_source",
+]
 
 PROBLEMS_HELP: Final = (
     "A name (lins:test, add2, guess8), a family (quadratic@2:test), a mixture (3*linear@1+primes), a curriculum"
@@ -63,10 +71,19 @@ def load_source(
     """
     from mathturn_gym.problems import load_problems
 
-    if (question_column is None) != (answer_column is None):
+    fields = fields_of(question_column, answer_column)
+    return load_problems(problems, split, fields=fields, skip_bad_rows=skip_bad_rows, shuffle=shuffle)
+
+
+def fields_of(question_column: str | None, answer_column: str | None) -> dict[str, str] | None:
+    """The two columns as `load_problems` takes them; None where neither was given.
+
+    Raises:
+        InvalidValueError: one without the other.
+    """
+    if question_column is None and answer_column is None:
+        return None
+    if question_column is None or answer_column is None:
         given, other = ("question", "answer") if answer_column is None else ("answer", "question")
         raise InvalidValueError(f"--{given}-column needs --{other}-column: say which columns both are")
-    fields = None
-    if question_column is not None and answer_column is not None:
-        fields = {"prompt": question_column, "gold": answer_column}
-    return load_problems(problems, split, fields=fields, skip_bad_rows=skip_bad_rows, shuffle=shuffle)
+    return {"prompt": question_column, "gold": answer_column}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 
+@with_env_options
 def compare(
+    env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
     algorithms: Annotated[
         str | None,
@@ -59,7 +63,7 @@ def compare(
 
     Every run gets the same two budgets, environment tokens and CPU seconds, and a process of its own. The report says
     how good each algorithm is at equal tokens, at equal CPU seconds, and at its end on the test split: interquartile
-    means with 95 % stratified bootstrap intervals, learning curves, performance profiles, probabilities of improvement.
+    means with 95 % intervals over seeds, learning curves, performance profiles, probabilities of improvement.
     Runs that failed, diverged or are missing are in it, and marked.
 
     The exit code is 1 where a run failed. Ctrl-C loses nothing that is finished; the same command, or `--out DIR` alone, goes on. More algorithms, tasks or
@@ -78,7 +82,7 @@ def compare(
     console = Console()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
-        _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run)
+        _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
         _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns))
         return
     changes = {
@@ -89,7 +93,7 @@ def compare(
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
-        "settings": _settings(settings),
+        "settings": {**env.settings(), **(_settings(settings) or {})} or None,
     }
     given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
@@ -106,8 +110,9 @@ def compare(
     if not _run(console, folder, _jobs(matrix, folder, jobs)):
         done = _count_done(folder)
         console.print(
-            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on: mathturn compare --out {folder}"
-            f"\nWhat there is so far: mathturn compare --report {folder}",
+            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on:"
+            f" {command_line('compare', '--out', folder)}"
+            f"\nWhat there is so far: {command_line('compare', '--report', folder)}",
             markup=False,
             soft_wrap=True,
         )

@@ -13,7 +13,7 @@ from rich.table import Table
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.metrics import Comparison
+    from mathturn_gym.metrics import Comparison, Estimate
     from mathturn_gym.types import Episode
 
 __all__ = ["compare_eval"]
@@ -26,20 +26,20 @@ def compare_eval(
         list[str] | None, typer.Option("--figure", help="Only these figures (acc@1, pass@4, …); several times.")
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    resamples: Annotated[int, typer.Option(help="Bootstrap samples, and permutations.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Decides both.")] = 0,
+    permutations: Annotated[int, typer.Option(help="Random swaps of the test.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Decides them.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the result as JSON to this file.")] = None,
 ) -> None:
     """Compare two evaluations, problem by problem.
 
-    Differences are b minus a, over the problems that both were tried on, with a paired bootstrap interval and the p-value
+    Differences are b minus a, over the problems that both were tried on, with an interval paired by problem and the p-value
     of a paired permutation test. Examples: `mathturn compare-eval runs/eval-before runs/eval-after`, `mathturn
     compare-eval a.jsonl b.jsonl --figure acc@1 --figure acc@4`.
     """
     from mathturn_gym.metrics import compare
 
-    found = compare(_episodes("a", a), _episodes("b", b), confidence=confidence, resamples=resamples, seed=seed)
+    found = compare(_episodes("a", a), _episodes("b", b), confidence=confidence, permutations=permutations, seed=seed)
     chosen = _chosen(found, figures or [])
     result = {"a": str(a), "b": str(b), **found.to_dict()}
     result["figures"] = {name: result["figures"][name] for name in chosen}
@@ -78,6 +78,14 @@ def _chosen(found: Comparison, figures: list[str]) -> list[str]:
     return figures or list(found.figures)
 
 
+def _difference(found: Estimate) -> str:
+    """The difference with its interval, stressed where the interval leaves out 0."""
+    if found.low is None or found.high is None:
+        return f"{found.value:+.3f}"
+    shown = f"{found.value:+.3f} \\[{found.low:+.3f}, {found.high:+.3f}]"
+    return f"[bold]{shown}[/bold]" if found.low > 0 or found.high < 0 else shown
+
+
 def _table(found: Comparison, names: list[str], a: str, b: str) -> Table:
     title = f"a = {a}, b = {b}: {found.problems} problems in common"
     table = Table(
@@ -87,14 +95,7 @@ def _table(found: Comparison, names: list[str], a: str, b: str) -> Table:
         table.add_column(column, justify="left" if column == "figure" else "right")
     for name in names:
         figure = found.figures[name]
-        low, high = figure.difference.low, figure.difference.high
-        certain = low is not None and high is not None and (low > 0 or high < 0)
-        shown = f"{figure.difference.value:+.3f} \\[{low:+.3f}, {high:+.3f}]"
         table.add_row(
-            name,
-            f"{figure.a:.3f}",
-            f"{figure.b:.3f}",
-            f"[bold]{shown}[/bold]" if certain else shown,
-            f"{figure.p_value:.4f}",
+            name, f"{figure.a:.3f}", f"{figure.b:.3f}", _difference(figure.difference), f"{figure.p_value:.4f}"
         )
     return table

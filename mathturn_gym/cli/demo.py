@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import command_line
+
 if TYPE_CHECKING:
     from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.types import Episode
@@ -19,7 +22,9 @@ _TEST_SEED: Final = 1_000_000
 _TRANSCRIPTS: Final = 12
 
 
+@with_env_options
 def demo(
+    env: EnvOptions,
     run_dir: Annotated[Path, typer.Option(help="Folder to write; an earlier demo there is replaced.")] = Path(
         "runs/demo"
     ),
@@ -38,7 +43,7 @@ def demo(
     from mathturn_gym.trajectories import write_episodes
 
     console = Console()
-    settings = {"seed": seed, "evaluation.test_episodes": 0}  # played below, before and after
+    settings = {"seed": seed, "evaluation.test_episodes": 0, **env.settings()}  # tested below, before and after
     config = load_task("lins").config(None, settings, budget=None if episodes is None else {"episodes": episodes})
     console.print(
         "A policy of 0.1M parameters solves equations such as [bold]Solve 3x+4=19 for x.[/], is told whether it was"
@@ -47,9 +52,8 @@ def demo(
     before = _held_out(config, "builtin")
     result = run_training(console, config, run_dir, resume=False, overwrite=True)
     if result.interrupted:
-        console.print(
-            f"interrupted; go on with: mathturn train --run-dir {run_dir} --resume", markup=False, soft_wrap=True
-        )
+        going_on = command_line("train", "--run-dir", run_dir, "--resume")
+        console.print(f"interrupted; go on with: {going_on}", markup=False, soft_wrap=True)
         raise typer.Exit(130)
     after = _held_out(config, str(run_dir))
     write_episodes(run_dir / "episodes_before.jsonl", before)
@@ -64,11 +68,15 @@ def demo(
     reports = {"before": summarize(before), "after": summarize(after)}
     console.print(comparison_table(reports, names, f"{_TEST_EPISODES} episodes on held-out equations"))
     console.print(f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}", markup=False, soft_wrap=True)
-    console.print(
-        "[bold]Next:[/] `mathturn play --watch " + str(run_dir) + "` to see it think,"
-        " `mathturn train guess8` for a task where feedback carries information,"
-        " notebooks/02_train_a_policy.ipynb to look inside."
-    )
+    console.print("[bold]Next:[/]")
+    for command, why in (
+        (command_line("view", run_dir), "for a page with every dialogue and token, before and after"),
+        (command_line("play", "--watch", run_dir), "to see it think"),
+        (command_line("eval", "--policy", run_dir, "--out", run_dir / "eval"), "for a full report"),
+        (command_line("train", "guess8"), "for a task where feedback carries information"),
+    ):
+        console.print(f"  {command}   {why}", markup=False, highlight=False, soft_wrap=True)
+    console.print("  notebooks/02_train_a_policy.ipynb   to look inside", highlight=False)
 
 
 def _held_out(config: RunConfig, policy: str) -> list[Episode]:
@@ -77,7 +85,7 @@ def _held_out(config: RunConfig, policy: str) -> list[Episode]:
     from mathturn_gym.rollout import collect
 
     player = load_policy(policy)
-    env: Any = config.env.make("test", 128, policy=player)
+    env: Any = config.env.make("test", 128, policy=player, gold_in_info=True)
     try:
         return collect(env, player, _TEST_EPISODES, seed=_TEST_SEED)
     finally:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from mathturn_gym._files import write_atomically
+from mathturn_gym._files import storage_errors, write_json
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
+    from mathturn_gym.config import EnvConfig
     from mathturn_gym.metrics import Report
+    from mathturn_gym.problems import ProblemSource
     from mathturn_gym.types import Episode
 
 __all__ = ["evaluate", "missing_ranges", "play_and_keep"]
@@ -23,100 +27,90 @@ __all__ = ["evaluate", "missing_ranges", "play_and_keep"]
 _PROBLEMS: Final = 512
 
 
+@with_env_options
 def evaluate(
-    policy: Annotated[str, typer.Option(help=POLICY_NAMES)] = "builtin",
-    problems: Annotated[str, typer.Option(help="Built-in name (lins:test, add1:test, guess8) or a .jsonl file.")] = (
-        "lins:test"
-    ),
-    env_id: Annotated[str, typer.Option("--env", help="Environment id.")] = "MathMultiTurnUntilCorrect-v0",
-    num_turns: Annotated[int, typer.Option(help="Turns of an episode.")] = 4,
+    env: EnvOptions,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_NAMES}. By default the task's, else builtin.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Environment, problems and policy of a task, or of its file.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, validation, test or all; test by default, and all of a file.")
+    ] = None,
     episodes: Annotated[
         int | None, typer.Option(help="Episodes; by default every problem of a file once, or 512 of a generator.")
     ] = None,
     samples: Annotated[int, typer.Option(help="Episodes per problem (pass@k and the like need several).")] = 1,
-    feedback: Annotated[str, typer.Option(help="Feedback mode.")] = "plain",
-    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub name; by default the policy's own.")] = None,
-    system_prompt: Annotated[str | None, typer.Option(help="Text of a system message.")] = None,
-    max_completion_tokens: Annotated[int, typer.Option(help="The most ids of one answer.")] = 64,
-    max_context_tokens: Annotated[int | None, typer.Option(help="Budget for the whole context.")] = None,
     num_envs: Annotated[int, typer.Option(help="Episodes played at once.")] = 64,
     temperature: Annotated[
         float | None, typer.Option(help="Of sampling; 0 is greedy. By default a run's own, else 1.")
     ] = None,
+    grammar: Annotated[
+        str | None, typer.Option(help="boxed-integer masks all other answers, none masks none; a run's own by default.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default what there is.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …; by default the checkpoint's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides problems and samples.")] = 0,
-    skip_bad_rows: Annotated[bool, typer.Option(help="Leave broken rows of a problem file out, and say which.")] = (
-        False
-    ),
     out: Annotated[Path, typer.Option(help="Folder for report.json and episodes.jsonl.")] = Path("runs/eval"),
-    resume: Annotated[bool, typer.Option(help="Go on with an interrupted evaluation in the same folder.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Delete an earlier evaluation in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted evaluation in the folder.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier evaluation in the folder.")] = False,
 ) -> None:
-    """Play problems with a policy and report accuracy by turn, each figure with a bootstrap interval.
+    """Play problems with a policy and report accuracy by turn, each figure with an interval over its different problems.
 
-    Every episode is written to OUT/episodes.jsonl as it ends, so Ctrl-C loses nothing: `--resume` plays the rest,
-    and the report is the one that an uninterrupted evaluation would have given.
+    The folder of a training run brings back what it was trained and evaluated with: environment, problems, budgets,
+    feedback, temperature and grammar; options that you give win. Every episode is written to OUT/episodes.jsonl as it
+    ends, so Ctrl-C loses nothing: `--resume` plays the rest, and the report is the one that an uninterrupted evaluation
+    would have given.
 
-    Examples: `mathturn eval`, `mathturn eval --policy runs/demo --problems lins:test --samples 4`,
+    Examples: `mathturn eval`, `mathturn eval --policy runs/demo --samples 4`, `mathturn eval --task add1`,
     `mathturn eval --policy Qwen/Qwen2.5-0.5B-Instruct --problems gsm8k_test.jsonl --max-completion-tokens 512`.
     """
-    import gymnasium as gym
-    from gymnasium.vector import AutoresetMode
-
-    from mathturn_gym.decoding import load_policy
-    from mathturn_gym.problems import distinct, load_problems
-
-    console = Console()
-    source = load_problems(problems, skip_bad_rows=skip_bad_rows)
+    check_counts(episodes=episodes, samples=samples, num_envs=num_envs, seed=seed)
+    console, start = Console(), start_of(policy, task, max_completion_tokens=64)
+    config = env.config(start.env)
+    source = problems_of(config, split, named="problems" in env.given)
     total = episodes if episodes is not None else samples * (source.size or _PROBLEMS)
-    if source.size is None:  # different problems, or all there are, again and again
-        source = distinct(source, -(-total // samples), seed, fewer=True)
+    sampling = {"temperature": temperature, "grammar": grammar, "dtype": dtype}
     settings = {  # all that decides an episode, and nothing else
-        "policy": policy,
-        "problems": problems,
-        "env": env_id,
-        "num_turns": num_turns,
+        "policy": start.name,
+        "weights": start.fingerprint(),
+        **sampling,
+        "env": config.to_json(),
+        "split": source.split,
         "episodes": total,
         "samples": samples,
-        "feedback": feedback,
-        "tokenizer": tokenizer,
-        "system_prompt": system_prompt,
-        "max_completion_tokens": max_completion_tokens,
-        "max_context_tokens": max_context_tokens,
-        "temperature": temperature,
-        "dtype": dtype,
         "seed": seed,
-        "skip_bad_rows": skip_bad_rows,
     }
     folder = _Folder(out, settings, resume=resume, overwrite=overwrite)
-    player = load_policy(policy, tokenizer=tokenizer, temperature=temperature, device=device, dtype=dtype, seed=seed)
-    env = gym.make_vec(
-        env_id,
-        num_envs=max(1, min(num_envs, total)),
-        vectorization_mode="vector_entry_point",
-        autoreset_mode=AutoresetMode.DISABLED,
-        problems=source,
-        tokenizer=player.tokenizer,
-        system_prompt=system_prompt,
-        num_turns=num_turns,
-        feedback=feedback,
-        max_completion_tokens=max_completion_tokens,
-        max_context_tokens=max_context_tokens,
+    player = start.load(device=device, seed=seed, **sampling)
+    played: Any = config.make(
+        "test",
+        max(1, min(num_envs, total)),
+        policy=player,
+        problems=_different(source, total, samples, seed),
+        gold_in_info=True,  # for the file of episodes: no policy sees an info
     )
     try:
         done = play_and_keep(
-            env,
-            player,
-            total,
-            folder.episodes_path,
-            console=console,
-            seed=seed,
-            group_size=samples,
+            played, player, total, folder.episodes_path, console=console, seed=seed, group_size=samples
         )
     finally:
-        env.close()
-    _report(console, folder, done, settings, title=f"{policy} on {problems} ({feedback} feedback, {num_turns} turns)")
+        played.close()
+    _report(console, folder, done, settings, title=_title(start, config, source))
+
+
+def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
+    """Of a generator so many different problems, or all there are, again and again."""
+    from mathturn_gym.problems import distinct
+
+    return source if source.size is not None else distinct(source, -(-total // samples), seed, fewer=True)
+
+
+def _title(start: Start, config: EnvConfig, source: ProblemSource) -> str:
+    feedback = config.value("feedback")
+    return f"{start.name} on {source.name} ({feedback} feedback, {config.value('num_turns')} turns)"
 
 
 def play_and_keep(
@@ -177,6 +171,8 @@ class _Folder:
         self.path = path
         self.episodes_path = path / "episodes.jsonl"
         settings_path = path / "settings.json"
+        if path.exists() and not path.is_dir():
+            raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
         if self.episodes_path.exists() and overwrite:
             self.episodes_path.unlink()
             (path / "report.json").unlink(missing_ok=True)
@@ -187,25 +183,23 @@ class _Folder:
             )
         elif self.episodes_path.exists():
             self._check_same(settings_path, settings)
-        path.mkdir(parents=True, exist_ok=True)
+        with storage_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
         write_json(settings_path, settings)
 
     def _check_same(self, path: Path, settings: dict[str, Any]) -> None:
+        from mathturn_gym.baselines._run_folder import flat, read_object
+
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} does not load ({error}); --overwrite begins anew") from error
-        changed = [k for k in settings if k != "episodes" and before.get(k) != settings[k]]
+            before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; --overwrite begins anew") from error
+        changed = [name for name in (*now, *before) if name != "episodes" and before.get(name) != now.get(name)]
         if changed:
             raise InvalidValueError(
-                f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {settings[changed[0]]!r};"
+                f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {now.get(changed[0])!r};"
                 " an evaluation goes on with the settings it began with (--overwrite begins anew)"
             )
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Writes JSON; a reader never meets half of it."""
-    write_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def _report(
@@ -220,4 +214,5 @@ def _report(
     console.print(
         f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False, soft_wrap=True
     )
+    console.print(f"to read them: {command_line('view', folder.path)}", markup=False, highlight=False, soft_wrap=True)
     return report

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["run_training", "train"]
 
 
+@with_env_options
 def train(
+    env: EnvOptions,
     task: Annotated[
         str, typer.Argument(help="add1, lins, guess8, mul2, mixed, or the TOML file of a task of your own.")
     ] = "lins",
@@ -36,8 +40,9 @@ def train(
             "--set", help="FIELD=VALUE or PART.FIELD=VALUE of the run, e.g. --set env.num_turns=2; repeatable."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder, with its own config.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Delete an earlier run in the folder.")] = False,
+    keep: Annotated[int | None, typer.Option(help="Checkpoints that are kept; 2 by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, as it began.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")] = False,
 ) -> None:
     """Train a policy on a task, from the built-in warm start or another model (`--set policy.model=FOLDER`).
 
@@ -55,7 +60,9 @@ def train(
     console = Console()
     limits = {"tokens": tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
     budget = {name: value for name, value in limits.items() if value is not None}
-    changes = {**({} if seed is None else {"seed": seed}), **parse_settings(settings or [])}
+    named = {"seed": seed, "keep": keep}
+    given = {name: value for name, value in named.items() if value is not None}
+    changes = {**given, **env.settings(), **parse_settings(settings or [])}
     folder = run_dir or _folder(task, algorithm)
     if resume:
         _refuse_changes({**changes, **budget, **({} if algorithm is None else {"algorithm": algorithm})})
@@ -64,10 +71,9 @@ def train(
         config = _config(task, algorithm, changes, budget)
     result = run_training(console, config, folder, resume=resume, overwrite=overwrite)
     if result.interrupted:
+        going_on = command_line("train", "--run-dir", folder, "--resume")
         console.print(
-            f"interrupted after {result.episodes} episodes; go on with: mathturn train --run-dir {folder} --resume",
-            markup=False,
-            soft_wrap=True,
+            f"interrupted after {result.episodes} episodes; go on with: {going_on}", markup=False, soft_wrap=True
         )
         raise typer.Exit(130)
     if result.status != "finished":
@@ -76,6 +82,8 @@ def train(
         figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
         console.print(f"test split, {result.test['episodes']} episodes: {figures}", highlight=False)
     console.print(f"run folder: {folder}", markup=False, soft_wrap=True)
+    following = command_line("eval", "--policy", folder, "--out", folder / "eval")
+    console.print(f"next: {following}", markup=False, soft_wrap=True)
 
 
 def _folder(task: str, algorithm: str | None) -> Path:

@@ -78,6 +78,7 @@ def to_inspect(
         EvalResults,
         EvalScore,
         EvalSpec,
+        EvalStats,
         write_eval_log,
     )
 
@@ -90,12 +91,13 @@ def to_inspect(
         sample = _sample(episode, seen[episode.problem_id], model, texts)
         sample.metadata[_PLACE] = len(samples)
         samples.append(sample)
+    now = datetime.now(UTC).isoformat()
     solved = sum(episode.solved for episode in episodes)
     metrics = {"accuracy": EvalMetric(name="accuracy", value=solved / len(episodes))} if episodes else {}
     log = EvalLog(
         status="success",
         eval=EvalSpec(
-            created=datetime.now(UTC).isoformat(),
+            created=now,
             task=task,
             task_id=task,
             model=model,
@@ -108,6 +110,7 @@ def to_inspect(
             completed_samples=len(samples),
             scores=[EvalScore(name=_SCORER, scorer=_SCORER, metrics=metrics)],
         ),
+        stats=EvalStats(started_at=now, completed_at=now),
         samples=samples,
     )
     if target is not None:
@@ -173,9 +176,15 @@ def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> Eval
         messages=messages,
         events=events,
         output=output,
-        scores={_SCORER: Score(value=float(episode.solved), metadata={"reward": reward})},
+        model_usage={model: output.usage} if output.usage is not None else {},
+        scores={_SCORER: Score(value=float(episode.solved), answer=_answer(episode), metadata={"reward": reward})},
         metadata={_KEY: facts_to_record(episode)},
     )
+
+
+def _answer(episode: Episode) -> str | None:
+    """The answer of the last turn."""
+    return episode.verdicts[-1].answer if episode.num_turns else None
 
 
 def _part(record: dict[str, Any], start: int, end: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures of episodes: accuracy by turn, correction against luck, cost, each with a bootstrap interval.
+"""Figures of episodes: accuracy by turn, correction against luck, cost, each with an interval that covers.
 
 >>> sorted(MEANING)[:3]
 ['acc@k', 'corrected', 'cut_off']
@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from mathturn_gym.metrics.bootstrap import Estimate
+from mathturn_gym.metrics._samples import majority_at_k, pass_at_k
 from mathturn_gym.metrics.compare import Comparison, Difference, compare
 from mathturn_gym.metrics.figures import MEANING
+from mathturn_gym.metrics.intervals import Estimate
 from mathturn_gym.metrics.report import Report, summarize
-from mathturn_gym.metrics.samples import majority_at_k, pass_at_k
 
 __all__ = [
     "MEANING",

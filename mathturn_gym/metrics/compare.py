@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.metrics.bootstrap import Estimate, Floats, check_confidence, resampled_ratios
+from mathturn_gym.errors import InvalidValueError, check_int
 from mathturn_gym.metrics.figures import Counts, count_by_problem, facts
+from mathturn_gym.metrics.intervals import Bounds, Estimate, Floats, check_confidence, difference_estimate
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode
 
@@ -75,26 +75,27 @@ def compare(
     b: Sequence[Episode],
     *,
     confidence: float = 0.95,
-    resamples: int = 2000,
+    permutations: int = 2000,
     seed: int = 0,
 ) -> Comparison:
     """Compares two policies on the problems that both were tried on.
 
-    The interval resamples problems, each with the episodes of both policies (a paired cluster bootstrap). The p-value is
-    a paired permutation test (Good, *Permutation, Parametric and Bootstrap Tests of Hypotheses*, 2005): under the
-    hypothesis that the policies do not differ, the two sets of episodes on a problem may change places.
+    Intervals are paired by problem (see `metrics.intervals`). The p-value is that of a paired permutation test (Good,
+    *Permutation, Parametric and Bootstrap Tests of Hypotheses*, 2005): under the hypothesis that the policies do not
+    differ, the two sets of episodes on a problem may change places.
 
     Args:
         a: Episodes of the first policy.
         b: Episodes of the second.
         confidence: Of the intervals, in (0, 1).
-        resamples: Bootstrap samples, and permutations.
-        seed: Decides both.
+        permutations: Random swaps of the test.
+        seed: Decides them; the intervals do not depend on it.
 
     Raises:
         InvalidValueError: no problem in common, or an argument outside what is allowed.
     """
-    check_confidence(confidence, resamples)
+    check_confidence(confidence)
+    check_int("permutations", permutations, low=1)
     ids_a, ids_b = {e.problem_id for e in a}, {e.problem_id for e in b}
     common = ids_a & ids_b
     if not common:
@@ -108,8 +109,20 @@ def compare(
     order = sorted(common)
     names = [name for name in counts[0].names if name in counts[1].names]
     tops, bottoms = (np.stack([_aligned(c, part, order, names) for c in counts]) for part in ("tops_CF", "bottoms_CF"))
-    figures = _differences(names, tops, bottoms, confidence, resamples, seed)
+    bounds = dict(zip(counts[0].names, counts[0].bounds, strict=True))
+    wider = dict(zip(counts[1].names, counts[1].bounds, strict=True))
+    both = [_both(bounds[name], wider[name]) for name in names]
+    figures = _differences(names, tops, bottoms, both, confidence, permutations, seed)
     return Comparison(len(common), len(ids_a - common), len(ids_b - common), confidence, figures)
+
+
+def _both(a: Bounds, b: Bounds) -> Bounds:
+    """Bounds that hold for both."""
+    low, high = zip(a, b, strict=True)
+    return (
+        None if low[0] is None or low[1] is None else min(low[0], low[1]),
+        None if high[0] is None or high[1] is None else max(high[0], high[1]),
+    )
 
 
 def _aligned(counts: Counts, part: str, order: Sequence[str], names: Sequence[str]) -> Floats:
@@ -121,34 +134,33 @@ def _aligned(counts: Counts, part: str, order: Sequence[str], names: Sequence[st
 
 
 def _differences(
-    names: Sequence[str], tops_2CF: Floats, bottoms_2CF: Floats, confidence: float, resamples: int, seed: int
+    names: Sequence[str],
+    tops_2CF: Floats,
+    bottoms_2CF: Floats,
+    bounds: Sequence[Bounds],
+    confidence: float,
+    permutations: int,
+    seed: int,
 ) -> dict[str, Difference]:
-    sides = [resampled_ratios(tops_2CF[i], bottoms_2CF[i], resamples=resamples, seed=seed) for i in (0, 1)]
-    drawn = sides[1] - sides[0]  # the same seed: both are resampled by the same problems
     with np.errstate(invalid="ignore", divide="ignore"):
         values = tops_2CF.sum(axis=1) / bottoms_2CF.sum(axis=1)
-    found = values[1] - values[0]
-    p_values = _permutation(tops_2CF, bottoms_2CF, found, resamples, seed)
-    tail = (1 - confidence) / 2
+    p_values = _permutation(tops_2CF, bottoms_2CF, values[1] - values[0], permutations, seed)
     differences = {}
     for f, name in enumerate(names):
-        column = drawn[~np.isnan(drawn[:, f]), f]
-        if np.isnan(found[f]) or not column.size:
-            continue
-        low, high = np.quantile(column, [tail, 1 - tail])
-        estimate = Estimate(float(found[f]), float(low), float(high), float(bottoms_2CF[:, :, f].sum()))
-        differences[name] = Difference(float(values[0, f]), float(values[1, f]), estimate, float(p_values[f]))
+        a, b, found = difference_estimate(tops_2CF[:, :, f], bottoms_2CF[:, :, f], bounds[f], confidence=confidence)
+        if found.value is not None:
+            differences[name] = Difference(a, b, found, float(p_values[f]))
     return differences
 
 
-def _permutation(tops_2CF: Floats, bottoms_2CF: Floats, found_F: Floats, resamples: int, seed: int) -> Floats:
+def _permutation(tops_2CF: Floats, bottoms_2CF: Floats, found_F: Floats, permutations: int, seed: int) -> Floats:
     """The share of random swaps whose difference is as large; the real order counts as one of them."""
     rng = np.random.Generator(np.random.Philox(key=derive_seed("permutation", seed)))
     clusters = tops_2CF.shape[1]
     as_large = np.zeros(found_F.shape[0])
     step = max(1, _CHUNK // clusters)
-    for start in range(0, resamples, step):
-        kept = rng.integers(0, 2, size=(min(step, resamples - start), clusters)).astype(np.float64)
+    for start in range(0, permutations, step):
+        kept = rng.integers(0, 2, size=(min(step, permutations - start), clusters)).astype(np.float64)
         sums = [
             [kept @ part[side] + (1 - kept) @ part[1 - side] for part in (tops_2CF, bottoms_2CF)] for side in (0, 1)
         ]
@@ -156,4 +168,4 @@ def _permutation(tops_2CF: Floats, bottoms_2CF: Floats, found_F: Floats, resampl
             difference = sums[1][0] / sums[1][1] - sums[0][0] / sums[0][1]
         # A hair of rounding must not make the real order smaller than itself.
         as_large += (np.abs(difference) >= np.abs(found_F) - 1e-12).sum(axis=0)
-    return (as_large + 1) / (resamples + 1)
+    return (as_large + 1) / (permutations + 1)

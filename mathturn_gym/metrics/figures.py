@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from mathturn_gym.metrics.bootstrap import Floats, cluster_sums
-from mathturn_gym.metrics.samples import majority_at_k, pass_at_k
+from mathturn_gym.metrics._samples import majority_at_k, pass_at_k
+from mathturn_gym.metrics.intervals import Bounds, Floats, cluster_sums
 from mathturn_gym.types import Episode, Status, StopReason
 from mathturn_gym.verifier import answer_key
 
@@ -54,13 +54,28 @@ MEANING: Final[dict[str, str]] = {
 """Every figure in words; `@k` stands for `@1`, `@2` and so on."""
 
 
+RATE: Final[Bounds] = (0.0, 1.0)
+SIGNED: Final[Bounds] = (-1.0, 1.0)
+POSITIVE: Final[Bounds] = (0.0, None)
+ANY: Final[Bounds] = (None, None)
+
+
 class Column(NamedTuple):
-    """A figure as a ratio of sums: `top.sum() / bottom.sum()`, rows being episodes or problems."""
+    """A figure as a ratio of sums: `top.sum() / bottom.sum()`, rows being episodes or problems.
+
+    Attributes:
+        name: Of the figure.
+        top: float64, the numerator by row.
+        bottom: float64, the denominator by row.
+        bounds: Of the figure.
+        units: Observations that the figure is made of; None for as many as `bottom` counts.
+    """
 
     name: str
     top: Floats
     bottom: Floats
-    is_rate: bool = True
+    bounds: Bounds = RATE
+    units: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +149,27 @@ def episode_columns(episodes: Sequence[EpisodeFacts], turns: int) -> Iterator[Co
         yield Column(f"right@{k}", _floats([e.right_after(k) for e in episodes]), one)
     if turns > 1:
         delta = [float(e.right_after(2)) - float(e.right_after(1)) for e in episodes]
-        yield Column("delta_1_2", _floats(delta), one, is_rate=False)
+        yield Column("delta_1_2", _floats(delta), one, SIGNED)
         yield from _transitions(episodes)
         missed = _floats([bool(e.right) and not e.right[0] for e in episodes])
         yield Column("corrected", missed * solved, missed)
-    yield Column("turns", _floats([len(e.right) for e in episodes]), one, is_rate=False)
-    yield Column("turns_to_success", _floats([0 if f is None else f + 1 for f in first]), solved, is_rate=False)
+    # An episode whose prompt did not fit has no turn.
+    fewest = float(min((len(e.right) for e in episodes), default=0) > 0)
+    yield Column("turns", _floats([len(e.right) for e in episodes]), one, _between(fewest, turns))
+    to_success = _floats([0 if f is None else f + 1 for f in first])
+    yield Column("turns_to_success", to_success, solved, _between(1.0, turns))
     tokens = _floats([sum(e.tokens) for e in episodes])
     until = [0 if f is None else sum(e.tokens[: f + 1]) for e, f in zip(episodes, first, strict=True)]
-    yield Column("tokens", tokens, one, is_rate=False)
-    yield Column("tokens_to_success", _floats(until), solved, is_rate=False)
-    yield Column("tokens_per_solved", tokens, solved, is_rate=False)
-    yield Column("return", _floats([e.value for e in episodes]), one, is_rate=False)
-    yield from _answers(episodes)
+    yield Column("tokens", tokens, one, POSITIVE)
+    yield Column("tokens_to_success", _floats(until), solved, POSITIVE)
+    yield Column("tokens_per_solved", tokens, solved, POSITIVE)
+    yield Column("return", _floats([e.value for e in episodes]), one, ANY)
+    yield from _answers(episodes, turns)
+
+
+def _between(low: float, turns: int) -> Bounds:
+    """Bounds of what counts turns; one turn leaves nothing to vary."""
+    return (low, float(turns)) if turns > low else POSITIVE
 
 
 def _transitions(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
@@ -156,7 +179,7 @@ def _transitions(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
         yield Column(name, _floats(top), _floats([sum(a is before for a, _ in row) for row in pairs]))
 
 
-def _answers(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
+def _answers(episodes: Sequence[EpisodeFacts], most: int) -> Iterator[Column]:
     turns = _floats([len(e.right) for e in episodes])
     for name, status in (("no_answer", Status.NO_ANSWER), ("undecided", Status.UNDECIDED)):
         yield Column(name, _floats([e.statuses.count(status) for e in episodes]), turns)
@@ -165,7 +188,7 @@ def _answers(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
     repeats, retries = zip(*(_repeats(e) for e in episodes), strict=True) if episodes else ((), ())
     yield Column("repeated_answer", _floats(repeats), _floats(retries))
     distinct = _floats([len(set(e.answers) - {None}) for e in episodes])
-    yield Column("distinct_answers", distinct, (distinct > 0).astype(np.float64), is_rate=False)
+    yield Column("distinct_answers", distinct, (distinct > 0).astype(np.float64), _between(1.0, most))
     answered = _floats([bool(e.answers) and e.answers[0] is not None for e in episodes])
     right = _floats([bool(e.right) and e.right[0] for e in episodes])
     yield Column("right_if_answered", answered * right, answered)
@@ -218,12 +241,13 @@ def problem_columns(groups: Sequence[Sequence[EpisodeFacts]], turns: int) -> Ite
             majority_at_k([a for a, _ in s], [r for _, r in s], k) if ok else 0.0
             for s, ok in zip(samples, enough, strict=True)
         ]
-        yield Column(f"pass@{k}", _floats(passes), _floats(enough))
-        yield Column(f"majority@{k}", _floats(votes), _floats(enough))
+        drawn = float(sum(len(group) for group, ok in zip(samples, enough, strict=True) if ok))
+        yield Column(f"pass@{k}", _floats(passes), _floats(enough), units=drawn)
+        yield Column(f"majority@{k}", _floats(votes), _floats(enough), units=drawn)
         if 2 <= k <= turns:
             within = [sum(_solved_within(e, k) for e in group) / len(group) for group in groups]
             gain = (_floats(within) - _floats(passes)) * _floats(enough)
-            yield Column(f"retry_gain@{k}", gain, _floats(enough), is_rate=False)
+            yield Column(f"retry_gain@{k}", gain, _floats(enough), SIGNED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,7 +258,8 @@ class Counts:
         problem_ids: C ids, in the order of their first episode.
         turns: T, the most turns that any episode has.
         names: F figures.
-        is_rate: F flags: the figure is in [0, 1].
+        bounds: F pairs; of each figure.
+        units: F numbers; observations that each figure is made of.
         tops_CF: float64 (C, F).
         bottoms_CF: float64 (C, F).
     """
@@ -242,7 +267,8 @@ class Counts:
     problem_ids: tuple[str, ...]
     turns: int
     names: tuple[str, ...]
-    is_rate: tuple[bool, ...]
+    bounds: tuple[Bounds, ...]
+    units: tuple[float, ...]
     tops_CF: Floats  # noqa: N815 - arrays carry their shape
     bottoms_CF: Floats  # noqa: N815
 
@@ -252,7 +278,7 @@ def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) ->
 
     Args:
         known: The episodes.
-        turns: T, where it shall be larger than the most turns that any has.
+        turns: The least T; None for the most turns that any episode has.
     """
     groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
     for fact in known:
@@ -272,8 +298,9 @@ def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) ->
         for part in ("top", "bottom")
     ]
     columns = by_episode + by_problem
-    names, rates = tuple(c.name for c in columns), tuple(c.is_rate for c in columns)
-    return Counts(tuple(groups), turns, names, rates, *sums)
+    units = [float(sums[1][:, f].sum()) if c.units is None else c.units for f, c in enumerate(columns)]
+    names, bounds = tuple(c.name for c in columns), tuple(c.bounds for c in columns)
+    return Counts(tuple(groups), turns, names, bounds, tuple(units), *sums)
 
 
 def _matrix(columns: Sequence[Floats], rows: int) -> Floats:

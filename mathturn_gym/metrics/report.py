@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mathturn_gym.metrics.bootstrap import Estimate, check_confidence, ratio_estimates
 from mathturn_gym.metrics.figures import count_by_problem, facts
+from mathturn_gym.metrics.intervals import Estimate, check_confidence, ratio_estimate
 from mathturn_gym.types import Episode
 
 __all__ = ["Report", "summarize"]
@@ -20,7 +20,7 @@ class Report:
 
     Args:
         episodes: How many.
-        problems: On how many different problems.
+        problems: On how many different problems; the intervals are made of these.
         turns: The most turns that an episode had, T.
         confidence: Of the intervals.
         figures: By name: `acc@1` … `acc@T`, and the others.
@@ -62,24 +62,17 @@ class Report:
 
 
 def summarize(
-    episodes: Sequence[Episode],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-    by: Sequence[str] = ("family", "level"),
+    episodes: Sequence[Episode], *, confidence: float = 0.95, by: Sequence[str] = ("family", "level")
 ) -> Report:
-    """The figures of a set of episodes, with bootstrap intervals.
+    """The figures of a set of episodes, with intervals (see `metrics.intervals`).
 
-    Problems are resampled with all their episodes. An episode without a turn (its prompt did not fit) counts as
-    unsolved. Figures of independent samples (`pass@k` and those built on it) take the first turns of the episodes
-    that share a problem, so they need groups: `collect(…, group_size=8)`.
+    Episodes on the same problem count as one problem with several episodes. An episode without a turn (its prompt did not
+    fit) counts as unsolved. Figures of independent samples (`pass@k` and those built on it) take the first turns of the
+    episodes that share a problem, so they need groups: `collect(…, group_size=8)`.
 
     Args:
         episodes: Any number.
         confidence: Of the intervals, in (0, 1).
-        resamples: Bootstrap samples, >= 1.
-        seed: Decides them; the figures themselves do not depend on it.
         by: Metadata keys to report by as well, where the episodes have more than one value of them.
 
     Raises:
@@ -88,17 +81,19 @@ def summarize(
     >>> summarize([]).figures["turns"].value is None
     True
     """
-    check_confidence(confidence, resamples)
+    check_confidence(confidence)
     known = [facts(episode) for episode in episodes]
     counts = count_by_problem(known)
-    estimates = ratio_estimates(
-        counts.tops_CF,
-        counts.bottoms_CF,
-        counts.is_rate,
-        confidence=confidence,
-        resamples=resamples,
-        seed=seed,
-    )
+    estimates = [
+        ratio_estimate(
+            counts.tops_CF[:, f],
+            counts.bottoms_CF[:, f],
+            counts.bounds[f],
+            units=counts.units[f],
+            confidence=confidence,
+        )
+        for f in range(len(counts.names))
+    ]
     return Report(
         episodes=len(known),
         problems=len(counts.problem_ids),
@@ -108,10 +103,7 @@ def summarize(
         stop_reasons=dict(Counter("none" if e.stop_reason is None else e.stop_reason.value for e in episodes)),
         verdicts=dict(Counter(status.value for fact in known for status in fact.statuses)),
         by={
-            key: {
-                value: summarize(part, confidence=confidence, resamples=resamples, seed=seed, by=())
-                for value, part in sorted(parts.items())
-            }
+            key: {value: summarize(part, confidence=confidence, by=()) for value, part in sorted(parts.items())}
             for key, parts in ((key, _parts(episodes, key)) for key in by)
             if len(parts) > 1
         },

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from mathturn_gym._named_models import NAMED_MODELS, models_folder
+from mathturn_gym._transformers import is_hub_name
 from mathturn_gym.errors import InvalidValueError
 
 __all__ = ["find_tokenizer"]
+
+_CONFIG: Final = "tokenizer_config.json"
 
 
 def find_tokenizer(folder: Path) -> str | None:
     """The tokenizer that a run's folder names: one in it, its checkpoint's, or what its settings say.
 
-    Only "builtin" and folders on this machine are taken; a page is made without asking a hub.
+    Only what is on this machine is taken ("builtin", folders, fetched models, the hub's cache): a page is made without
+    asking anybody.
     """
-    for place in (folder, folder / "checkpoint", folder / "tokenizer"):
-        if (place / "tokenizer_config.json").is_file():
-            return str(place)
-    named: list[str] = []
-    for name in ("settings.json", "policy.json", "config.json"):
-        named += _named_in(folder / name)
-    for name in named:
-        if name in ("builtin", "random"):
-            return "builtin"
-        for place in (Path(name) / "checkpoint", Path(name)):
-            if (place / "tokenizer_config.json").is_file():
-                return str(place)
-    return None
+    own = _first_with_tokenizer([folder, folder / "checkpoint", folder / "tokenizer"])
+    if own is not None:
+        return own
+    named = [name for file in ("settings.json", "policy.json", "config.json") for name in _named_in(folder / file)]
+    return next((found for found in map(_on_this_machine, named) if found is not None), None)
+
+
+def _on_this_machine(name: str) -> str | None:
+    if name in ("builtin", "random"):
+        return "builtin"
+    plain = name.removeprefix("hf:").removeprefix("vllm:")
+    places = [Path(plain) / "checkpoint", Path(plain)]
+    if plain in NAMED_MODELS:
+        places.append(models_folder() / plain)
+    elif is_hub_name(plain):
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(plain, _CONFIG)
+        places += [Path(cached).parent] if isinstance(cached, str) else []
+    return _first_with_tokenizer(places)
+
+
+def _first_with_tokenizer(places: Sequence[Path]) -> str | None:
+    return next((str(place) for place in places if (place / _CONFIG).is_file()), None)
 
 
 def _named_in(path: Path) -> list[str]:

@@ -26,7 +26,7 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 def accuracy(policy: CausalLMPolicy, problems: str, name: str, num_turns: int, episodes: int) -> float:
     config = EnvConfig(train=problems, num_turns=num_turns, max_completion_tokens=8, feedback="hint")
     env: Any = config.make("train", 64)
-    value = summarize(collect(env, policy, episodes, seed=3), resamples=10).figures[name].value
+    value = summarize(collect(env, policy, episodes, seed=3)).figures[name].value
     env.close()
     assert value is not None
     return value

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mathturn_gym.cli.app import app
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import InvalidValueError
 
 RUNNER = CliRunner()
 
@@ -73,42 +73,3 @@ def test_warmup_from_nothing_gives_a_policy_that_can_be_evaluated(tmp_path: Path
     done = invoke("eval", "--policy", str(tmp_path / "w"), "--episodes", "4", "--out", str(tmp_path / "e"))
     assert done.exit_code == 0
     assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
-
-
-def test_another_algorithm_trains_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    small = ["--set", "batch_episodes=8", "--set", "minibatches=2", "--set", "evaluation.episodes=4", "--episodes", "8"]
-    done = invoke("train", "mul2", "--algorithm", "grpo", *small)
-    assert done.exit_code == 0, done.output
-    assert "run folder: runs/mul2-grpo" in done.output
-    assert json.loads((tmp_path / "runs/mul2-grpo/config.json").read_text())["algorithm"]["group_size"] == 4
-    with pytest.raises(InvalidValueError, match="did you mean 'grpo'"):
-        invoke("train", "mul2", "--algorithm", "gropo")
-
-
-def test_training_and_evaluating_the_run(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    args = ["--set", "batch_episodes=16", "--set", "evaluation.episodes=16", "--episodes", "32"]
-    done = invoke("train", "lins", "--run-dir", str(run), *args)
-    assert done.exit_code == 0
-    assert {"config.json", "metrics.jsonl", "checkpoint"} <= {p.name for p in run.iterdir()}
-    assert invoke("eval", "--policy", str(run), "--episodes", "4", "--out", str(tmp_path / "e")).exit_code == 0
-    with pytest.raises(InvalidValueError, match="holds"):
-        invoke("train", "lins", "--run-dir", str(run), *args)
-    with pytest.raises(InvalidValueError, match="leave out seed, or begin another run"):
-        invoke("train", "--run-dir", str(run), "--resume", "--seed", "3")
-    with pytest.raises(CheckpointError, match="no run in"):
-        invoke("train", "--run-dir", str(tmp_path / "nothing"), "--resume")
-    lines = (run / "metrics.jsonl").read_text()
-    assert invoke("train", "--run-dir", str(run), "--resume").exit_code == 0, "a finished run has nothing left to do"
-    assert (run / "metrics.jsonl").read_text() == lines
-
-
-def test_demo_in_small(tmp_path: Path) -> None:
-    done = invoke("demo", "--run-dir", str(tmp_path / "demo"), "--episodes", "128")
-    assert done.exit_code == 0
-    assert "held-out equations" in done.output
-    assert "Next:" in done.output
-    made = {p.name for p in (tmp_path / "demo").iterdir()}
-    assert {"metrics.jsonl", "tensorboard", "curve.png", "checkpoint", "transcripts.txt"} <= made
-    assert "before" in (tmp_path / "demo" / "transcripts.txt").read_text()

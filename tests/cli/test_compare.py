@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_mistakes_in_flags(tmp_path: Path, args: tuple[str, ...], message: str) 
         run(*args, *(() if not args else ("--out", str(tmp_path / "out"))))
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, commands_in: Callable[[str], list[list[str]]]) -> None:
     out = tmp_path / "out"
     script = "from mathturn_gym.cli.app import main; main()"
     flags = [
@@ -223,7 +224,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         "--jobs",
         "1",
     ]
-    command = [sys.executable, "-c", script, "compare", *flags, "--set", "wait=true", "--out", str(out)]
+    waiting = "--set", "wait=true", "--set", "wait_only=0"
+    command = [sys.executable, "-c", script, "compare", *flags, *waiting, "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PRETEND), *filter(None, sys.path)])}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
     end = time.monotonic() + 60
@@ -237,11 +239,16 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert "0/2 saved" in shown
     assert f"0 of 2 runs done. Go on: mathturn compare --out {out}" in shown
     assert f"mathturn compare --report {out}" in shown
-    report = run("--report", str(out)).output
+    going_on, reporting = commands_in(shown)
+    assert reporting[0] == "compare"
+    report = RUNNER.invoke(app, reporting, catch_exceptions=False).output
     assert "1 of 2 runs unfinished (seed 0 at 250 tokens: interrupted; run the comparison again to go on)" in flat(
         report
     )
     assert "not run: seed 1" in report
+    done = RUNNER.invoke(app, going_on, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "2 runs, " in done.output
 
 
 def test_a_built_in_algorithm(tmp_path: Path) -> None:

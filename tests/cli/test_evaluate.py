@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
-from mathturn_gym.errors import InvalidValueError, ProblemFileError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, ProblemFileError
 from mathturn_gym.problems import ProblemFile
 from mathturn_gym.trajectories import read_episodes
 
@@ -79,7 +79,7 @@ def test_folders_are_never_mixed_up(tmp_path: Path) -> None:
     evaluate(*args)
     with pytest.raises(InvalidValueError, match="holds an evaluation already: --resume goes on"):
         evaluate(*args)
-    with pytest.raises(InvalidValueError, match="num_turns was 4 and is now 2"):
+    with pytest.raises(InvalidValueError, match=r"env.num_turns was 4 and is now 2"):
         evaluate(*args, "--num-turns", "2", "--resume")
     assert evaluate(*args, "--num-turns", "2", "--overwrite").exit_code == 0
 
@@ -98,6 +98,98 @@ def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path, ca
     assert sorted(e.problem_id for e in episodes) == sorted(
         [problem.id for problem in ProblemFile(file, skip_bad_rows=True)] * 2
     )
+
+
+def test_replaced_weights_are_another_policy(tmp_path: Path) -> None:
+    from mathturn_gym.baselines.tiny import make_tiny_model
+    from mathturn_gym.decoding import load_policy
+
+    policy = load_policy("builtin", device="cpu")
+    policy.save_pretrained(tmp_path / "model")
+    args = ["--policy", str(tmp_path / "model"), "--out", str(tmp_path / "e")]
+    evaluate(*args, "--episodes", "2")
+    assert evaluate(*args, "--episodes", "3", "--resume").exit_code == 0
+    make_tiny_model(policy.tokenizer, seed=1).save_pretrained(tmp_path / "model")
+    with pytest.raises(InvalidValueError, match=r"--resume: weights was 'model.safetensors:.* and is now 'model"):
+        evaluate(*args, "--episodes", "4", "--resume")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--seed", "-1"], "--seed must be an integer >= 0, got -1"),
+        (["--episodes", "-3"], "--episodes must be an integer >= 1, got -3"),
+        (["--samples", "0"], "--samples must be"),
+        (["--num-envs", "0"], "--num-envs must be"),
+        (["--env", "nope"], "unknown environment 'nope'"),
+        (["--device", "bogus"], "device 'bogus' cannot be used here"),
+        (["--dtype", "float31"], "unknown dtype 'float31': did you mean 'float32'"),
+        (["--grammar", "boxed-intger"], "did you mean 'boxed-integer'"),
+        (["--split", "tset"], "--split must be train, validation, test or all"),
+        (["--feedback", "plian"], "did you mean 'plain'"),
+        (["--verifier", "nowhere:x"], "verifier 'nowhere:x' cannot be imported"),
+        (["--reward-term", "overlong"], "--reward-term must be NAME=WEIGHT"),
+        (["--reward-term", "overlng=1"], "did you mean 'overlong'"),
+        (["--question-column", "q"], "--question-column needs --answer-column"),
+        (["--task", "linz"], "unknown task 'linz': did you mean 'lins'"),
+        (["--policy", "biltin"], "did you mean 'builtin'"),
+    ],
+)
+def test_mistakes_in_options_are_named(tmp_path: Path, args: list[str], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        evaluate(*args, "--out", str(tmp_path / "e"))
+
+
+def test_a_file_is_no_folder_to_write(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InvalidValueError, match="--out must be a folder, got the file"):
+        evaluate("--episodes", "1", "--out", str(tmp_path / "mine.txt"))
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "\xff"])
+def test_broken_settings_are_named(tmp_path: Path, text: str) -> None:
+    args = ["--policy", "random", "--episodes", "2", "--out", str(tmp_path)]
+    evaluate(*args)
+    (tmp_path / "settings.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(CheckpointError, match="--overwrite begins anew"):
+        evaluate(*args, "--resume")
+
+
+def test_splits(tmp_path: Path) -> None:
+    """Without a word the test split is played; a name that chooses its split, and `--split`, play that one."""
+    for number, (args, name) in enumerate(
+        [
+            ([], "lins:test"),
+            (["--problems", "add1"], "add1:test"),
+            (["--problems", "add1:train"], "add1:train"),
+            (["--problems", "add1", "--split", "validation"], "add1:validation"),
+            (["--problems", "add1", "--split", "all"], "add1:all"),
+            (["--task", "guess8"], "guess8:test"),
+        ]
+    ):
+        out = tmp_path / str(number)
+        done = evaluate("--policy", "random", "--episodes", "2", "--out", str(out), *args)
+        assert f"on {name} (" in " ".join(done.output.split()), args
+        settings = json.loads((out / "settings.json").read_text())
+        assert settings["split"] == name.partition(":")[2]
+
+
+def test_columns_and_parts_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_parts.py").write_text(
+        "def generous(response, gold): return True\ndef bonus(context): return 0.5\ndef louder(context): return 'AGAIN'\n"
+    )
+    (tmp_path / "mine.csv").write_text("q,a\nWhat is 1+1?,2\nWhat is 2+2?,4\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    parts = ["--verifier", "my_parts:generous", "--feedback", "my_parts:louder", "--reward-term", "mine=my_parts:bonus"]
+    columns = ["--problems", "mine.csv", "--question-column", "q", "--answer-column", "a"]
+    done = evaluate("--policy", "random", *columns, *parts, "--no-stop-on-success", "--num-turns", "2", "--out", "e")
+    assert done.exit_code == 0
+    episodes = list(read_episodes(tmp_path / "e" / "episodes.jsonl"))
+    assert len(episodes) == 2
+    assert [episode.rewards.tolist() for episode in episodes] == [[1.5, 1.5]] * 2
+    assert episodes[0].feedbacks[0] == "AGAIN"
 
 
 def test_missing_ranges() -> None:

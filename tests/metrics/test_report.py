@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mathturn_gym.cli.report import report_table
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.metrics import MEANING, summarize
+from mathturn_gym.metrics import MEANING, Estimate, summarize
 from mathturn_gym.types import Episode, Status, StopReason, Verdict
 
 
@@ -69,7 +69,7 @@ HAND = [
 
 
 def value(name: str, episodes: Sequence[Episode] = HAND) -> float:
-    found = summarize(episodes, resamples=10)[name].value
+    found = summarize(episodes)[name].value
     assert found is not None
     return found
 
@@ -120,14 +120,14 @@ def test_turns_whose_verifier_raised_are_counted() -> None:
     assert math.isclose(value("verifier_errors", found), 2 / 5)
     assert math.isclose(value("undecided", found), 3 / 5)
     shown = Console(file=io.StringIO(), width=200)
-    shown.print(report_table(summarize(found, resamples=10)))
+    shown.print(report_table(summarize(found)))
     assert "verifier_errors" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_figures_that_nothing_defines_are_none() -> None:
-    report = summarize(HAND, resamples=10)
+    report = summarize(HAND)
     assert report["right_to_wrong"].value is None  # until-correct: no right turn has a successor
-    assert summarize([], resamples=10)["turns"].value is None
+    assert summarize([])["turns"].value is None
     assert "pass@4" not in report.figures
 
 
@@ -146,7 +146,7 @@ def test_the_return_is_the_discounted_one_where_the_episode_carries_it() -> None
 
 
 def test_counts_of_stop_reasons_and_verdicts() -> None:
-    report = summarize([*HAND, episode("s", ["1-"])], resamples=10)
+    report = summarize([*HAND, episode("s", ["1-"])])
     assert report.stop_reasons == {"solved": 3, "turns": 2, "context": 1, "none": 1}
     assert report.verdicts == {"right": 3, "wrong": 8, "no_answer": 1, "undecided": 1}
     assert (report.episodes, report.problems, report.turns) == (7, 4, 3)
@@ -156,28 +156,50 @@ def test_reports_by_family_and_level_hold_the_same_figures_of_their_part() -> No
     parts = [
         episode(f"p{i}", ["4+" if i < 2 else "5-"], metadata={"family": "ab"[i % 2], "level": 1}) for i in range(8)
     ]
-    report = summarize(parts, resamples=50)
+    report = summarize(parts)
     assert set(report.by) == {"family"}  # all have level 1: nothing to tell apart
     assert report.by["family"]["a"]["acc@1"].value == 0.25
-    assert report.by["family"]["a"].to_dict() == summarize(parts[::2], resamples=50).to_dict()
+    assert report.by["family"]["a"].to_dict() == summarize(parts[::2]).to_dict()
 
 
-def test_a_report_is_json_and_the_same_for_the_same_seed() -> None:
-    first, again = (json.dumps(summarize(HAND, resamples=100, seed=3).to_dict()) for _ in range(2))
+def test_a_report_is_json_and_nothing_in_it_is_drawn_by_lot() -> None:
+    first, again = (json.dumps(summarize(HAND).to_dict()) for _ in range(2))
     assert first == again
-    assert first != json.dumps(summarize(HAND, resamples=100, seed=4).to_dict())
     assert json.loads(first)["figures"]["acc@3"]["value"] == 0.5
+
+
+def test_intervals_are_made_of_different_problems() -> None:
+    """64 episodes on 64 problems tell more than 64 on four."""
+    marks = ["4+", "5-"]
+    many = summarize([episode(f"p{i}", [marks[i % 2]]) for i in range(64)])["acc@1"]
+    few = summarize([episode(f"p{i % 4}", [marks[i % 2]]) for i in range(64)])["acc@1"]
+    assert many.value == few.value == 0.5
+    assert width(few) > 3 * width(many)
+
+
+def width(estimate: Estimate) -> float:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.high - estimate.low
+
+
+def test_what_is_the_same_on_every_problem_is_not_certain() -> None:
+    report = summarize([episode(f"p{i}", ["4+"], stop=SOLVED) for i in range(30)])
+    assert report["acc@1"].high == 1.0
+    assert report["acc@1"].low == pytest.approx(0.025 ** (1 / 30))
+    assert report["tokens"].low is None  # nothing is known of how tokens vary
+    turns = summarize([episode(f"p{i}", ["5-", "5-"], stop=TURNS) for i in range(30)])["turns"]
+    assert (turns.value, turns.high) == (2.0, 2.0)
+    assert turns.low == pytest.approx(2 - (1 - 0.025 ** (1 / 30)))
 
 
 def test_every_figure_is_explained() -> None:
     fixed = [episode(p, ["4+", "5-", "_"], stop=TURNS) for p in "pq" for _ in range(4)]
-    named = {re.sub(r"@\d+", "@k", name) for name in summarize(fixed, resamples=5).figures}
+    named = {re.sub(r"@\d+", "@k", name) for name in summarize(fixed).figures}
     assert named == set(MEANING)
 
 
-@pytest.mark.parametrize(
-    ("field", "bad"), [("confidence", 1.0), ("confidence", 0), ("confidence", 95), ("resamples", 0)]
-)
-def test_arguments_outside_what_is_allowed_are_named(field: str, bad: float) -> None:
-    with pytest.raises(InvalidValueError, match=field):
-        summarize(HAND, **{field: bad})  # type: ignore[arg-type]
+@pytest.mark.parametrize("bad", [1.0, 0, 95, float("nan")])
+def test_a_confidence_that_cannot_be_is_named(bad: float) -> None:
+    with pytest.raises(InvalidValueError, match="confidence must be"):
+        summarize(HAND, confidence=bad)

@@ -112,7 +112,7 @@ def test_curves_of_ours_and_of_hugging_face_trainers(tmp_path: Path) -> None:
     assert read_curves(tmp_path / "metrics.jsonl", "run") == []
 
 
-def test_the_tokenizer_is_the_one_that_the_run_names(tmp_path: Path, before: list[Episode]) -> None:
+def test_the_tokenizer_is_the_one_that_the_run_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_tokenizer(tmp_path) is None
     (tmp_path / "settings.json").write_text('{"policy": "builtin", "tokenizer": null}')
     assert find_tokenizer(tmp_path) == "builtin"
@@ -125,6 +125,17 @@ def test_the_tokenizer_is_the_one_that_the_run_names(tmp_path: Path, before: lis
     other.mkdir()
     (other / "config.json").write_text(json.dumps({"a": [1], "b": {"policy": str(tmp_path)}}))
     assert find_tokenizer(other) == str(tmp_path / "checkpoint")
+    hub = tmp_path / "models--org--name" / "snapshots" / "abc"
+    hub.mkdir(parents=True)
+    (hub / "tokenizer_config.json").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: str(hub / file))
+    (other / "config.json").write_text('{"policy": "hf:org/name"}')
+    assert find_tokenizer(other) == str(hub)
+    monkeypatch.setenv("MATHTURN_MODELS", str(tmp_path))
+    (tmp_path / "smollm2").mkdir()
+    (tmp_path / "smollm2" / "tokenizer_config.json").write_text("{}")
+    (other / "config.json").write_text('{"policy": "smollm2"}')
+    assert find_tokenizer(other) == str(tmp_path / "smollm2")
     (other / "config.json").write_text("{")
     with pytest.raises(InvalidValueError, match="--tokenizer says which"):
         find_tokenizer(other)

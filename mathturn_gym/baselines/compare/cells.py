@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym._files import write_atomically
+from mathturn_gym._files import write_json
 from mathturn_gym.baselines._run_folder import flat, read_object
 from mathturn_gym.baselines.compare.matrix import Cell
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.errors import CheckpointError
 
-__all__ = ["DONE", "CellFolder", "Outcome", "Point", "write_json"]
+__all__ = ["DONE", "CellFolder", "Outcome", "Point"]
 
 DONE: Final = ("finished", "stopped_early", "diverged")
 """What a run's result can say; every other status has no result: failed, unfinished, missing."""
@@ -208,11 +208,6 @@ class CellFolder:
                 figures = {name: float(v) if _is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
                 points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures))
         return points, kept[-1] if kept else {}
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """A JSON object in a file that is whole or as it was before."""
-    write_atomically(path, json.dumps(data, indent=1) + "\n")
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -57,10 +57,10 @@ def draw_all(results: Results, out: Path, *, resamples: int, seed: int) -> list[
         scores = [[results.scores(label, view, task) for task in results.tasks] for label in labels]
         _aggregates(labels, scores, out / f"aggregates-{view}.png", resamples, seed)
         drawn.append((f"aggregates-{view}.png", f"Over all tasks, {VIEW_NAMES[view]}: {kind}."))
-        _profiles(labels, scores, kind, out / f"profiles-{view}.png", seed)
+        _profiles(labels, scores, kind, out / f"profiles-{view}.png")
         drawn.append((f"profiles-{view}.png", f"Performance profiles, {VIEW_NAMES[view]}: higher is better."))
         if len(labels) > 1:
-            _improvement(labels, scores, out / f"improvement-{view}.png", seed)
+            _improvement(labels, scores, out / f"improvement-{view}.png")
             drawn.append((f"improvement-{view}.png", f"Probability of improvement, {VIEW_NAMES[view]}."))
     return drawn
 
@@ -136,7 +136,7 @@ def _aggregates(
 
 
 def _profiles(
-    labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], kind: str, path: Path, seed: int
+    labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], kind: str, path: Path
 ) -> None:
     figure, save = _canvas(7.2, 4.4)
     axes = figure.add_subplot(
@@ -144,7 +144,7 @@ def _profiles(
     )
     levels = np.linspace(0.0, 1.0, 201)
     for label, own in zip(labels, scores, strict=True):
-        value, low, high = profile(own, levels, seed=seed)
+        value, low, high = profile(own, levels)
         style = _style(labels, label)
         axes.plot(levels, value, label=label, linewidth=1.8, drawstyle="steps-post", **style)
         axes.fill_between(levels, low, high, step="post", color=style["color"], alpha=0.12, linewidth=0)
@@ -153,9 +153,7 @@ def _profiles(
     save(path)
 
 
-def _improvement(
-    labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], path: Path, seed: int
-) -> None:
+def _improvement(labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], path: Path) -> None:
     size = len(labels)
     figure, save = _canvas(1.6 + 0.72 * size, 1.4 + 0.62 * size)
     axes = figure.add_subplot(title="P(row > column)")
@@ -164,7 +162,7 @@ def _improvement(
         for c, y in enumerate(scores):
             if r == c:
                 continue
-            found = improvement(x, y, seed=seed)
+            found = improvement(x, y)
             assert found.value is not None
             shown[r, c] = found.value
             sure = found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high

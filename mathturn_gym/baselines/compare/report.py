@@ -18,8 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mathturn_gym._files import write_json
 from mathturn_gym.baselines._run_folder import read_object
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, write_json
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
 from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results
 from mathturn_gym.baselines.compare.runner import read_cells
@@ -98,9 +99,7 @@ def make_report(
         axis: [task_table(results, task, axis, resamples=resamples, seed=seed) for task in results.tasks]
         for axis in AXES
     }
-    better = [
-        improvement_table(results, view, resamples=2000, seed=seed) for view in VIEWS if len(results.complete(view)) > 1
-    ]
+    better = [improvement_table(results, view) for view in VIEWS if len(results.complete(view)) > 1]
     every = cell_table(results)
     pictures = _pictures(results, folder, resamples, seed)
     tables = [*over_all, *by_task["tokens"], *by_task["cpu_s"], *better]
@@ -144,7 +143,7 @@ def _sections(
 
     over = (
         "Interquartile mean (IQM) over all runs of all tasks: the lowest and the highest quarter are left out. Brackets:"
-        " 95 % intervals of a bootstrap that draws runs again within each task. Optimality gap: how far the mean stays"
+        " 95 % intervals over seeds: runs are drawn again within each task. Optimality gap: how far the mean stays"
         " below 1, lower is better. Stressed: the best value of a column, whatever the intervals say."
     )
     profiles = "A profile shows which share of an algorithm's runs, over all tasks, scores above each level."
@@ -191,7 +190,7 @@ def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> Non
             "limits": {task: {axis: _limit_json(results, task, axis) for axis in AXES} for task in results.tasks},
             "tasks": {task: _task_json(results, task, resamples, seed) for task in results.tasks},
             "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in VIEWS},
-            "improvement": {view: _improvement_json(results, view, seed) for view in VIEWS},
+            "improvement": {view: _improvement_json(results, view) for view in VIEWS},
             "versions": _facts(),
         },
     )
@@ -243,10 +242,10 @@ def _aggregates_json(results: Results, view: str, resamples: int, seed: int) -> 
     }
 
 
-def _improvement_json(results: Results, view: str, seed: int) -> list[dict[str, Any]]:
+def _improvement_json(results: Results, view: str) -> list[dict[str, Any]]:
     scores = {label: [results.scores(label, view, task) for task in results.tasks] for label in results.complete(view)}
     pairs = [(x, y) for x in scores for y in scores if x != y]
-    return [{"x": x, "y": y, **improvement(scores[x], scores[y], seed=seed).to_dict()} for x, y in pairs]
+    return [{"x": x, "y": y, **improvement(scores[x], scores[y]).to_dict()} for x, y in pairs]
 
 
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:

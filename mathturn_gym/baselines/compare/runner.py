@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym._files import locked
+from mathturn_gym._files import locked, write_json
 from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare._lookup import check_cells, config_of
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, write_json
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 

@@ -4,11 +4,15 @@ The definitions are those of the authors' library, `rliable`, and the tests hold
 library itself is not used: its resampling takes NumPy's global state, so that a seed given to it changes nothing, and
 it knows no algorithm whose tasks have different numbers of runs, which is what a crashed run leaves behind.
 
+Its intervals are others, too. Percentiles of a stratified bootstrap over five runs a task, which 2021 proposed, hold
+the truth in 81 to 92 % of simulated comparisons where they say 95 (`benchmarks/intervals.py`).
+
 *Scores* are one array per task, (N,) float64, one number per run, in [0, 1]; N may differ from task to task.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -18,6 +22,7 @@ import numpy.typing as npt
 
 from mathturn_gym.errors import InvalidValueError, check_int
 from mathturn_gym.metrics import Estimate
+from mathturn_gym.metrics.intervals import clopper_pearson, student
 from mathturn_gym.seeding import derive_seed
 
 __all__ = ["AGGREGATES", "CONFIDENCE", "Scores", "aggregate", "improvement", "profile"]
@@ -66,10 +71,12 @@ IQM: interquartile mean over all runs. median, mean: of the tasks' means. optima
 """
 
 
-def aggregate(scores: Scores, name: str, *, resamples: int = 50_000, seed: int = 0) -> Estimate:
-    """An aggregate over tasks with its stratified bootstrap interval (percentiles, 95 %).
+def aggregate(scores: Scores, name: str, *, resamples: int = 10_000, seed: int = 0) -> Estimate:
+    """An aggregate over tasks with its 95 % interval.
 
-    Runs are drawn again within each task: what varies is which seeds were run, the tasks are given.
+    Runs are drawn again within each task: what varies is which seeds were run, the tasks are given. The interval is
+    Student's, with the standard error of that bootstrap, enlarged by sqrt(N / (N - 1)) since N runs drawn from N vary too
+    little, and with Welch and Satterthwaite's degrees of freedom of the tasks' variances (*Biometrics* 2, 1946).
 
     Args:
         scores: One array per task.
@@ -78,7 +85,8 @@ def aggregate(scores: Scores, name: str, *, resamples: int = 50_000, seed: int =
         seed: Decides them.
 
     Returns:
-        The figure, its interval (None where a task has a single run: nothing is known of its spread), the number of runs.
+        The figure, its interval, and the number of runs. There is no interval where a task has a single run, or where
+        the runs of every task have the same score: nothing is known of their spread.
 
     Raises:
         InvalidValueError: no task, a task without runs, or a score that is not finite.
@@ -96,23 +104,36 @@ def _aggregate(frozen: tuple[bytes, ...], name: str, resamples: int, seed: int) 
     function, rng = AGGREGATES[name], _rng(seed, name)
     value = float(function([task[None, :] for task in scores])[0])
     runs = sum(task.size for task in scores)
-    if min(task.size for task in scores) < 2:
+    if min(task.size for task in scores) < 2 or not any(np.ptp(task) for task in scores):
         return Estimate(value, None, None, runs)
     step = max(1, _CHUNK // runs)
-    drawn = [
-        function([_draw(task, min(step, resamples - at), rng) for task in scores]) for at in range(0, resamples, step)
-    ]
-    return _interval(value, np.concatenate(drawn), runs)
+    drawn = np.concatenate(
+        [function([_draw(task, min(step, resamples - at), rng) for task in scores]) for at in range(0, resamples, step)]
+    )
+    sizes = np.array([task.size for task in scores])
+    error = float(drawn.std()) * math.sqrt(sizes.mean() / (sizes.mean() - 1))
+    low, high = student(value, error, _degrees(scores), CONFIDENCE)
+    if all(task.min() >= 0.0 and task.max() <= 1.0 for task in scores):
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Estimate(value, low, high, runs)
 
 
-def profile(scores: Scores, levels: Floats, *, resamples: int = 2_000, seed: int = 0) -> tuple[Floats, Floats, Floats]:
-    """The performance profile: the share of runs whose score is above a level, and its pointwise interval.
+def _degrees(scores: Scores) -> float:
+    """Degrees of freedom of the sum of the tasks' squared standard errors."""
+    squares = np.array([task.var(ddof=1) / task.size for task in scores])
+    freedom = np.array([task.size - 1 for task in scores])
+    return float(squares.sum() ** 2 / (squares**2 / freedom).sum())
+
+
+def profile(scores: Scores, levels: Floats) -> tuple[Floats, Floats, Floats]:
+    """The performance profile: the share of runs whose score is above a level, and its pointwise 95 % interval.
+
+    The interval is Clopper and Pearson's for as many independent runs as would have the same weight; that every task has
+    its own share makes it a little too wide.
 
     Args:
         scores: One array per task; each task weighs the same.
         levels: float64 (L,).
-        resamples: Bootstrap samples.
-        seed: Decides them.
 
     Returns:
         The share, its lower end and its upper end, float64 (L,) each.
@@ -121,63 +142,65 @@ def profile(scores: Scores, levels: Floats, *, resamples: int = 2_000, seed: int
         InvalidValueError: as `aggregate`.
     """
     _check(scores)
-    rng = _rng(seed, "profile")
-
-    def share(samples: Sequence[Floats]) -> Floats:
-        return np.asarray(np.mean([_above(task, levels) for task in samples], axis=0))
-
-    value = share([task[None, :] for task in scores])[0]
-    drawn = share([_draw(task, resamples, rng) for task in scores])
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    value = np.asarray(np.mean([(task[None, :] > levels[:, None]).mean(axis=1) for task in scores], axis=0))
+    samples = len(scores) ** 2 / sum(1 / task.size for task in scores)
+    ends = [clopper_pearson(share, samples, CONFIDENCE) for share in value.tolist()]
+    low, high = (np.array(side, np.float64) for side in zip(*ends, strict=True))
     return value, low, high
 
 
-def improvement(x: Scores, y: Scores, *, resamples: int = 2_000, seed: int = 0) -> Estimate:
-    """The probability that a run of X is better than one of Y on the same task, averaged over tasks.
+def improvement(x: Scores, y: Scores) -> Estimate:
+    """The probability that a run of X is better than one of Y on the same task, averaged over tasks, and its 95 % interval.
 
-    Ties count one half: the Mann-Whitney statistic divided by the number of pairs.
+    Ties count one half: the Mann-Whitney statistic divided by the number of pairs. The interval is that of all
+    probabilities whose own standard error makes the observed one plausible (Newcombe, *Statistics in Medicine* 25, 2006,
+    method 5), with Student's quantile: it has a width where all runs of X beat all of Y, too.
 
     Args:
         x: Scores of X, one array per task.
         y: Scores of Y on the same tasks, in the same order.
-        resamples: Bootstrap samples.
-        seed: Decides them.
 
     Raises:
         InvalidValueError: the numbers of tasks differ; or as `aggregate`.
 
-    >>> improvement([np.array([0.5, 0.7])], [np.array([0.5, 0.6])], resamples=100).value
-    0.625
+    >>> str(improvement([np.array([0.5, 0.7])], [np.array([0.5, 0.6])]))
+    '0.625 [0.085, 0.967]'
     """
     if len(x) != len(y):
         raise InvalidValueError(f"x and y must be on the same tasks, got {len(x)} and {len(y)}")
-    return _improvement(_frozen(x), _frozen(y), resamples, seed)
-
-
-@lru_cache(maxsize=4096)
-def _improvement(frozen_x: tuple[bytes, ...], frozen_y: tuple[bytes, ...], resamples: int, seed: int) -> Estimate:
-    x, y, rng = _thawed(frozen_x), _thawed(frozen_y), _rng(seed, "improvement")
+    _check(x)
+    _check(y)
     runs = sum(task.size for task in (*x, *y))
-    value = float(_better([task[None, :] for task in x], [task[None, :] for task in y])[0])
+    value = float(np.mean([_better(one, other) for one, other in zip(x, y, strict=True)]))
     if min(task.size for task in (*x, *y)) < 2:
         return Estimate(value, None, None, runs)
-    drawn = _better([_draw(task, resamples, rng) for task in x], [_draw(task, resamples, rng) for task in y])
-    return _interval(value, drawn, runs)
+    pairs = [(one.size, other.size) for one, other in zip(x, y, strict=True)]
+    degrees = sum(m + n - 2 for m, n in pairs)
+    return Estimate(value, _plausible(value, pairs, degrees, 0.0), _plausible(value, pairs, degrees, 1.0), runs)
 
 
-def _better(xs: Sequence[Floats], ys: Sequence[Floats]) -> Floats:
-    """P(X > Y) per sample, averaged over tasks: (R, N) and (R, M) per task to (R,)."""
-    pairs = [(a[:, :, None], b[:, None, :]) for a, b in zip(xs, ys, strict=True)]
-    return np.asarray(np.mean([((a > b) + 0.5 * (a == b)).mean(axis=(1, 2)) for a, b in pairs], axis=0))
+def _plausible(value: float, pairs: Sequence[tuple[int, int]], degrees: float, end: float) -> float:
+    """The probability nearest to `end` that is plausible."""
+    inside, outside = value, end
+    for _ in range(50):
+        middle = (inside + outside) / 2
+        low, high = student(middle, math.sqrt(_variance(middle, pairs)), degrees, CONFIDENCE)
+        inside, outside = (middle, outside) if low <= value <= high else (inside, middle)
+    return inside
 
 
-def _above(task: Floats, levels: Floats) -> Floats:
-    """Share of each row's runs above each level, (R, N) and (L,) to (R, L); a run at a time, for memory's sake."""
-    total = np.zeros((task.shape[0], levels.size))
-    for run in task.T:
-        total += run[:, None] > levels
-    return np.asarray(total / task.shape[1])
+def _variance(share: float, pairs: Sequence[tuple[int, int]]) -> float:
+    """Of the mean over tasks where every task has this probability (Hanley and McNeil, *Radiology* 143, 1982)."""
+    total = 0.0
+    for m, n in pairs:
+        more = (m + n) / 2 - 1
+        total += share * (1 - share) * (1 + more * ((1 - share) / (2 - share) + share / (1 + share))) / (m * n)
+    return total / len(pairs) ** 2
+
+
+def _better(x: Floats, y: Floats) -> float:
+    """P(X > Y) + P(X = Y) / 2 over all pairs."""
+    return float(((x[:, None] > y[None, :]) + 0.5 * (x[:, None] == y[None, :])).mean())
 
 
 def _rng(seed: int, name: str) -> np.random.Generator:
@@ -187,12 +210,6 @@ def _rng(seed: int, name: str) -> np.random.Generator:
 def _draw(task: Floats, rows: int, rng: np.random.Generator) -> Floats:
     """Runs of one task drawn with replacement, float64 (rows, N)."""
     return np.asarray(task[rng.integers(0, task.size, size=(rows, task.size))])
-
-
-def _interval(value: float, drawn: Floats, count: int) -> Estimate:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Estimate(value, float(low), float(high), count)
 
 
 def _frozen(scores: Scores) -> tuple[bytes, ...]:

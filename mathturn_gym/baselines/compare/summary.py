@@ -64,7 +64,7 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
 
 
 def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
-    """IQM, median, mean and optimality gap over all tasks, with stratified bootstrap intervals.
+    """IQM, median, mean and optimality gap over all tasks, with intervals over seeds.
 
     Args:
         results: Of the comparison.
@@ -90,14 +90,12 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
     return table
 
 
-def improvement_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
+def improvement_table(results: Results, view: str) -> Table:
     """The probability that a run of the row's algorithm beats one of the column's on the same task.
 
     Args:
         results: Of the comparison.
         view: One of `results.VIEWS`.
-        resamples: Bootstrap samples.
-        seed: Decides them.
     """
     labels = results.complete(view)
     lead = "P(row > column), ties one half, averaged over tasks; stressed where the 95 % interval leaves out 0.5."
@@ -109,7 +107,7 @@ def improvement_table(results: Results, view: str, *, resamples: int, seed: int)
                 row.append("")
                 continue
             scores = ([results.scores(one, view, task) for task in results.tasks] for one in (x, y))
-            found = improvement(*scores, resamples=resamples, seed=seed)
+            found = improvement(*scores)
             row.append(_shown(found))
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))

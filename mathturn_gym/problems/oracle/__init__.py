@@ -7,13 +7,15 @@ asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import sympy
 
 from mathturn_gym.problems.base import ProblemSource
 from mathturn_gym.problems.families import Family
-from mathturn_gym.problems.families.registry import SOLVERS
+from mathturn_gym.problems.families.registry import SOLVERS, Solver
 from mathturn_gym.problems.mixtures import Mixture
 from mathturn_gym.problems.oracle import _continuous, _solvers
 from mathturn_gym.problems.oracle._reading import UnreadableError, gold_value, numbers
@@ -65,11 +67,16 @@ def disagreement(problem: Problem, plain: Problem | None = None) -> str | None:
     solver = _solver(problem)
     if solver is None:
         raise UnreadableError(f"there is no independent route for {problem.id!r}")
-    found = solver(twin.prompt)
+    found = _solved(solver, twin.prompt)
     for gold in problem.gold:
         if not _agrees(found, gold_value(gold)):
             return f"{problem.id}: gold {gold!r}, but {twin.prompt!r} gives {found}"
     return None
+
+
+@lru_cache(maxsize=4096)  # small levels ask the same again and again
+def _solved(solver: Solver, text: str) -> Any:
+    return solver(text)
 
 
 def _solver(problem: Problem) -> Any:
@@ -111,6 +118,8 @@ def _smallest(gold: Any) -> bool:
 
 def _equal(left: Any, right: Any) -> bool:
     """Exactly, or to 60 digits where both are surds (whose sums differ by far more, or not at all)."""
+    if isinstance(left, (int, Fraction)) and right.is_Rational:
+        return (left.numerator, left.denominator) == (right.p, right.q)
     # strict: numbers and expressions alone, never a text
     difference = sympy.sympify(left, strict=True) - sympy.sympify(right, strict=True)
     if difference.is_Rational:

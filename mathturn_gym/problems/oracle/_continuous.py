@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
 import sympy
 
 from mathturn_gym.problems.families.registry import solves
+from mathturn_gym.problems.oracle._exact import Polynomial, area, exact_log, limit_at, root_of, slope, value
 from mathturn_gym.problems.oracle._reading import UnreadableError, expression, numbers
 from mathturn_gym.problems.oracle._solvers import find, x
 
@@ -16,7 +18,7 @@ __all__: list[str] = []
 
 @solves("geometry")
 def geometry(text: str) -> Any:
-    """By coordinates, sympy's geometry and integrals."""
+    """By coordinates and distances, and the cone by sympy's integral."""
     found = [sympy.Integer(n) for n in numbers(text)]
     if "legs" in text:
         return sympy.Point(0, found[0]).distance(sympy.Point(found[1], 0))
@@ -26,12 +28,11 @@ def geometry(text: str) -> Any:
         return sympy.Point(*found[:2]).distance(sympy.Point(*found[2:]))
     if "rectangle" in text:
         corners = [(0, 0), (found[0], 0), (found[0], found[1]), (0, found[1])]
-        shape = sympy.Polygon(*corners)
-        return abs(shape.area) if "area" in text else shape.perimeter
+        return _polygon(corners) if "area" in text else 2 * sum(found)
     if "base of length" in text:
-        return abs(sympy.Triangle((0, 0), (found[0], 0), (1, found[1])).area)
+        return _polygon([(0, 0), (found[0], 0), (1, found[1])])
     if "angles" in text:
-        return sympy.solve(sum(found) + x - 180, x)[0]
+        return root_of(f"{found[0]} + {found[1]} + x = 180")
     if "equilateral" in text:
         return _by_cosines(found[0], found[0], found[0])
     if "box" in text:
@@ -41,6 +42,12 @@ def geometry(text: str) -> Any:
     if "cone" in text:
         return sympy.integrate(sympy.pi * (found[0] * x / found[1]) ** 2, (x, 0, found[1]))
     return _by_cosines(*found)
+
+
+def _polygon(corners: list[tuple[Any, Any]]) -> Any:
+    """The area inside, by the shoelace formula."""
+    pairs = zip(corners, [*corners[1:], corners[0]], strict=True)
+    return abs(sum(a * d - b * c for (a, b), (c, d) in pairs)) / sympy.Integer(2)
 
 
 def _by_cosines(a: Any, b: Any, c: Any) -> Any:
@@ -60,37 +67,59 @@ def trigonometry(text: str) -> Any:
 
 @solves("logarithms")
 def logarithms(text: str) -> Any:
-    """By sympy's logarithms, and equations by solving what is inside."""
+    """Sums of logarithms as the logarithm of a product, and equations by solving what is inside."""
     if text.startswith("What"):
-        return sympy.nsimplify(sympy.simplify(expression(find(r"value of (.+)\?", text)[0])))
+        return _sum_of_logs(find(r"value of (.+)\?", text)[0])
     equation = find(r"x: (.+)\.$", text)[0]
     left, right = equation.split(" = ")
     if left.startswith("log_"):
         base, inside = find(r"log_(\d+)\((.+)\)$", left)
-        return sympy.solve(expression(inside) - sympy.Integer(base) ** int(right), x)[0]
-    base, exponent = find(r"^(\d+)\^(.+)$", left)
-    return sympy.solve(expression(exponent) - sympy.log(int(right), int(base)), x)[0]
+        return root_of(f"{inside} = {base}^{right}")
+    base, exponent = find(r"^(\d+)\^\(?(.+?)\)?$", left)
+    return root_of(f"{exponent} = {exact_log(int(base), Fraction(int(right)))}")
+
+
+def _sum_of_logs(text: str) -> Fraction:
+    """`3 * log_2(8)`, or `log_2(a) + log_2(b) - log_2(c)`."""
+    terms = re.findall(r"([+-]?) ?(?:(\d+) \* )?log_(\d+)\((.+?)\)(?= [+-]|$)", text)
+    bases = {int(base) for _, _, base, _ in terms}
+    if len(bases) != 1:
+        raise UnreadableError(f"{text!r} has not one base: {sorted(bases)}")
+    product, factor = Fraction(1), Fraction(1)
+    for sign, times, _, inside in terms:
+        product *= value(inside) ** (-1 if sign == "-" else 1)
+        factor *= int(times or 1)
+    if factor != 1 and len(terms) > 1:
+        raise UnreadableError(f"{text!r} has factors in a sum")
+    return factor * exact_log(bases.pop(), product)
 
 
 @solves("derivatives")
 def derivatives(text: str) -> Any:
-    """By sympy's derivative."""
+    """By dual numbers."""
     function, place = find(r"f\(x\) = (.+)\. What is the value of the derivative f'\((-?\d+)\)", text)
-    return sympy.diff(expression(function), x).subs(x, int(place))
+    return slope(function, int(place))
 
 
 @solves("integrals")
 def integrals(text: str) -> Any:
-    """By sympy's integral."""
+    """From the values of a polynomial, else by sympy's integral."""
     function, low, high = find(r"integral of (.+) with respect to x from (\S+) to (\S+)\.$", text)
+    if "sin" not in function and "/x" not in function:
+        return area(function, int(low), int(high))
     return sympy.integrate(expression(function), (x, expression(low), expression(high)))
 
 
 @solves("limits")
 def limits(text: str) -> Any:
-    """By sympy's limit."""
+    """By L'Hôpital's rule; at infinity by the leading terms."""
     function, place = find(r"limit of (.+) as x tends to (\S+)\.$", text)
-    return sympy.limit(expression(function), x, sympy.oo if place == "infinity" else int(place))
+    if place != "infinity":
+        return limit_at(function, int(place))
+    above, below = (Polynomial.read(part) for part in find(r"^\(?(.+?)\)?/\(?(.+?)\)?$", function))
+    if above.degree != below.degree:
+        raise UnreadableError(f"{function!r} has sides of different degrees")
+    return Fraction(above.coefficients[-1], below.coefficients[-1])
 
 
 @solves("matrices")
@@ -111,23 +140,20 @@ def matrices(text: str) -> Any:
     return found[0].inv()
 
 
-_Numbers = list[Any]
-
-
 @solves("words")
 def words(text: str) -> Any:
     """Each story as equations, its numbers read off the text."""
-    n = [sympy.Rational(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
-    u, v = sympy.symbols("u v")
+    n = [Fraction(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
     if "heads" in text:
-        return sympy.solve([u + v - n[0], 4 * u + 2 * v - n[1]], [u, v])[u]
+        return root_of(f"4x + 2 * ({n[0]} - x) = {n[1]}")
     if "years" in text:
         k, years, total = (n[2], n[0], n[1]) if text.startswith("In ") else n
-        return sympy.solve(u + years + k * u + years - total, u)[0]
+        return root_of(f"(x + {years}) + ({k} * x + {years}) = {total}")
     if "%" in text:
-        return _mixed(text, n)
+        strong, weak, liters, result = n[:4]
+        return root_of(f"({strong}) * x + ({weak}) * ({liters} - x) = ({result}) * {liters}")
     if "alone" in text or "pump" in text:
-        return sympy.solve(u / n[0] + u / n[1] - 1, u)[0]
+        return root_of(f"x/{n[0]} + x/{n[1]} = 1")
     if "km" in text:
         return n[0] * n[1] + n[2] * n[3]
     if "dollars" in text:
@@ -138,7 +164,7 @@ def words(text: str) -> Any:
         return paid - books * price - pens * pen
     if "children" in text:
         total, children = n
-        return sympy.Mod(total, children)
+        return total % children
     if "together" in text or "in total" in text:
         more, base = (n[0], n[1]) if "owns" in text else (n[1], n[0])
         return base + (base + more)
@@ -147,10 +173,3 @@ def words(text: str) -> Any:
     if len(n) == 3:
         return n[0] + n[1] - n[2]
     raise UnreadableError(f"no story known for {text!r}")
-
-
-def _mixed(text: str, n: _Numbers) -> Any:
-    """Litres of the first solution."""
-    u = sympy.Symbol("u")
-    strong, weak, litres, result = n[:4]
-    return sympy.solve(strong * u + weak * (litres - u) - result * litres, u)[0]

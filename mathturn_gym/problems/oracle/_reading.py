@@ -1,16 +1,17 @@
-"""Reads the plain form of a question back into sympy, through Python's own grammar and a short list of names."""
+"""Reads the plain form of a question back, through Python's own grammar and a short list of names."""
 
 from __future__ import annotations
 
 import ast
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import sympy
 
-__all__ = ["UnreadableError", "expression", "gold_value", "numbers"]
+__all__ = ["UnreadableError", "evaluated", "expression", "gold_value", "numbers"]
 
 
 class UnreadableError(ValueError):
@@ -43,6 +44,28 @@ def expression(text: str) -> Any:
     >>> expression("2x^2 - (x + 1)/4").subs("x", 3)
     17
     """
+    return _walk(_tree(text), sympy.Integer, _Symbols(), _FUNCTIONS, _sympy_log)
+
+
+def evaluated(
+    text: str, lift: Callable[[int], Any], names: Mapping[str, Any], functions: Mapping[str, Callable[[Any], Any]]
+) -> Any:
+    """The value of a plain expression in any kind of number that can be calculated with.
+
+    Args:
+        text: The expression.
+        lift: Makes such a number of an integer.
+        names: What its letters stand for.
+        functions: What its functions do.
+
+    Raises:
+        UnreadableError: it is none, or has another letter or function.
+    """
+    return _walk(_tree(text), lift, names, functions, None)
+
+
+@lru_cache(maxsize=1024)
+def _tree(text: str) -> ast.expr:
     tokens, at = [], 0
     while at < len(text.rstrip()):
         match = _TOKEN.match(text, at)
@@ -56,35 +79,58 @@ def expression(text: str) -> Any:
             written += "*"
         written += "**" if piece == "^" else piece
     try:
-        return _value(ast.parse(written, mode="eval").body)
+        return ast.parse(written, mode="eval").body
     except SyntaxError as error:
         raise UnreadableError(f"{text!r} is no expression") from error
 
 
 def _multiplied(before: str, piece: str) -> bool:
-    """Two neighbours without a sign between them are multiplied, unless the first is a function's name."""
+    """Two neighbors without a sign between them are multiplied, unless the first is a function's name."""
     if before.startswith("log_") or before in _FUNCTIONS:
         return False
     return (before[-1].isalnum() or before == ")") and (piece[0].isalpha() or piece == "(")
 
 
-def _value(node: ast.AST) -> Any:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return sympy.Integer(node.value)
-    if isinstance(node, ast.Name):
-        return sympy.pi if node.id == "pi" else sympy.Symbol(node.id)
-    if isinstance(node, ast.BinOp) and type(node.op) in _APPLY:
-        return _APPLY[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
-        inside, name = _value(node.args[0]), node.func.id
-        if name.startswith("log_"):
-            return sympy.log(inside) / sympy.log(int(name[4:]))
-        return _FUNCTIONS[name](inside)
-    if isinstance(node, ast.Tuple):
-        return sympy.Tuple(*(_value(part) for part in node.elts))
-    raise UnreadableError(f"{ast.dump(node)} is not in the language of the families")
+class _Symbols(dict[str, Any]):
+    """Every letter is itself, pi is pi."""
+
+    def __missing__(self, name: str) -> Any:
+        return sympy.pi if name == "pi" else sympy.Symbol(name)
+
+
+def _sympy_log(base: int, inside: Any) -> Any:
+    return sympy.log(inside) / sympy.log(base)
+
+
+def _walk(
+    node: ast.AST,
+    lift: Callable[[int], Any],
+    names: Mapping[str, Any],
+    functions: Mapping[str, Callable[[Any], Any]],
+    log: Callable[[int, Any], Any] | None,
+) -> Any:
+    def value(node: ast.AST) -> Any:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return lift(node.value)
+        if isinstance(node, ast.Name):
+            return names[node.id]
+        if isinstance(node, ast.BinOp) and type(node.op) in _APPLY:
+            return _APPLY[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+            name = node.func.id
+            if name.startswith("log_") and log is not None:
+                return log(int(name[4:]), value(node.args[0]))
+            return functions[name](value(node.args[0]))
+        if isinstance(node, ast.Tuple) and lift is sympy.Integer:
+            return sympy.Tuple(*map(value, node.elts))
+        raise UnreadableError(f"{ast.dump(node)} is not in the language of the families")
+
+    try:
+        return value(node)
+    except KeyError as error:
+        raise UnreadableError(f"{error.args[0]!r} is not known here") from error
 
 
 _FRAC: Final = re.compile(r"\\frac\{((?:[^{}]|\{[^{}]*\})*)\}\{((?:[^{}]|\{[^{}]*\})*)\}")

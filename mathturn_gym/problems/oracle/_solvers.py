@@ -13,11 +13,12 @@ from typing import Any
 import sympy
 
 from mathturn_gym.problems.families.registry import solves
-from mathturn_gym.problems.oracle._reading import UnreadableError, expression, numbers
+from mathturn_gym.problems.oracle._exact import Polynomial, root_of, solve_linear, value
+from mathturn_gym.problems.oracle._reading import UnreadableError, evaluated, expression, numbers
 
 __all__ = ["find"]
 
-x, y, z, p, q = sympy.symbols("x y z p q")
+x = sympy.Symbol("x")
 
 
 def find(pattern: str, text: str) -> tuple[str, ...]:
@@ -97,52 +98,56 @@ def _remainders(value: int, base: int) -> list[int]:
 
 @solves("percentages")
 def percentages(text: str) -> Any:
-    """As equations in sympy."""
-    found = [sympy.Integer(n) for n in numbers(text)]
+    """As equations."""
+    found = [Fraction(n) for n in numbers(text)]
     if "What percentage" in text:
-        return sympy.solve(sympy.Eq(found[0] * x / 100, found[1]), x)[0]
+        return root_of(f"{found[0]} * x / 100 = {found[1]}")
     if "of" in text and text.startswith("What is"):
         return found[0] * found[1] / 100
-    sign = 1 if "increased" in text else -1
+    sign = "+" if "increased" in text else "-"
     if text.startswith("A number"):
-        return sympy.solve(sympy.Eq(x + sign * x * found[0] / 100, found[1]), x)[0]
-    value = found[0] + sign * found[0] * found[1] / 100
-    return value - value * found[2] / 100 if "then decreased" in text else value
+        return root_of(f"x {sign} x * {found[0]} / 100 = {found[1]}")
+    result = value(f"n {sign} n * {found[1]} / 100", n=found[0])
+    return result - result * found[2] / 100 if "then decreased" in text else result
 
 
-def _sides(equation: str) -> Any:
+def _difference(equation: str) -> Polynomial:
     left, right = equation.split("=")
-    return expression(left) - expression(right)
+    return Polynomial.read(left) - Polynomial.read(right)
 
 
 @solves("linear")
 def linear(text: str) -> Any:
-    """By sympy's solver, which must find exactly one solution."""
-    (solution,) = sympy.solve(_sides(find(r"x: (.+)\. Give", text)[0]), x)
-    return solution
+    """From the values of both sides, which must be those of a linear equation with one solution."""
+    return root_of(find(r"x: (.+)\. Give", text)[0])
 
 
 @solves("lins")
 def lins(text: str) -> Any:
     """The same, in the generator's wording."""
-    (solution,) = sympy.solve(_sides(find(r"Solve (.+) for x\.", text)[0]), x)
-    return solution
+    return root_of(find(r"Solve (.+) for x\.", text)[0])
 
 
 @solves("quadratic")
 def quadratic(text: str) -> Any:
-    """By sympy's roots."""
-    found = sympy.roots(sympy.Poly(_sides(find(r"solutions of (.+)\. Give", text)[0]), x), multiple=True)
-    return max(found, key=lambda root: root.evalf(30))
+    """By trying all rational numbers that can be solutions, else by completing the square."""
+    polynomial = _difference(find(r"solutions of (.+)\. Give", text)[0])
+    rational = polynomial.rational_roots()
+    if rational:
+        if len(rational) != polynomial.degree:
+            raise UnreadableError(f"{text!r} has not two different solutions")
+        return rational[-1]
+    c, b, a = (sympy.Rational(k) for k in polynomial.coefficients)
+    middle = -b / (2 * a)
+    return middle + sympy.sqrt(middle**2 - c / a)
 
 
 @solves("systems")
 def systems(text: str) -> Any:
-    """By sympy's linear solver."""
+    """By elimination, the coefficients from the equations' values at 0 and 1."""
     equations, unknowns = find(r"system (.+)\. Give the solution as \((.+)\)", text)
-    rows = [_sides(row) for row in re.split(r", | and ", equations)]
-    (solution,) = sympy.linsolve(rows, sympy.symbols(unknowns.replace(",", " ")))
-    return sympy.Tuple(*solution)
+    names = unknowns.split(", ")
+    return sympy.Tuple(*solve_linear(re.split(r", | and ", equations), names))
 
 
 @solves("inequalities")
@@ -150,19 +155,16 @@ def inequalities(text: str) -> Any:
     """Ends from the equation, whole numbers by trying them all."""
     pattern = r"(?:satisfy|satisfies|with) (.+?) (<=|>=|<|>) (-?\d+)(?:\?| form)"
     left, sign, right = find(pattern, text)
-    inner = left.strip("|")
-    f = sympy.Poly(expression(inner), x)
-    value: Callable[[int], Any] = (lambda k: abs(f(k))) if "|" in left else f
+    f = Polynomial.read(left.strip("|"))
+    height: Callable[[Any], Any] = (lambda k: abs(f(k))) if "|" in left else f
     bound = int(right)
     if "pair" in text:
-        ends = sorted(
-            root for b in ({bound, -bound} if "|" in left else {bound}) for root in sympy.solve(f.as_expr() - b, x)
-        )
-        middle = f((ends[0] + ends[-1]) / 2)
-        if not _holds(sign, abs(middle) if "|" in left else middle, bound):
+        bounds = {bound, -bound} if "|" in left else {bound}
+        ends = sorted(root for b in bounds for root in (f - Polynomial(b)).rational_roots())
+        if not _holds(sign, height((ends[0] + ends[-1]) / 2), bound):
             raise UnreadableError(f"the solutions of {left} {sign} {right} do not lie between {ends}")
         return sympy.Tuple(ends[0], ends[-1])
-    good = [k for k in range(-200, 201) if _holds(sign, value(k), bound)]
+    good = [k for k in range(-200, 201) if _holds(sign, height(k), bound)]
     if "How many" in text:
         return sum(k > 0 for k in good) if "positive" in text else len(good)
     return min(good) if "smallest" in text else max(good)
@@ -174,34 +176,42 @@ def _holds(sign: str, left: Any, right: int) -> bool:
 
 @solves("expansion")
 def expansion(text: str) -> Any:
-    """By sympy's expansion."""
+    """By multiplying out."""
     power, product = find(r"coefficient of (.+) when (.+) is expanded", text)
-    return sympy.expand(expression(product)).coeff(x, sympy.degree(expression(power), x))
+    return Polynomial.read(product).coefficients[Polynomial.read(power).degree]
 
 
 @solves("factoring")
 def factoring(text: str) -> Any:
-    """Constants from sympy's roots."""
+    """Constants from the rational roots, put into the product again."""
     if text.startswith("All"):
-        return sympy.Tuple(*sorted(sympy.roots(sympy.Poly(_sides(find(r"of (.+) are", text)[0]), x), multiple=True)))
-    polynomial, product = find(r"Write (.+) as (.+) with", text)
-    first, second = sympy.roots(sympy.Poly(expression(polynomial), x), multiple=True)
-    leading = sympy.Poly(expression(polynomial), x).LC()
-    pairs = [(-leading * a, -b) for a, b in ((first, second), (second, first))]
-    good = {(a, b) for a, b in pairs if a.is_integer and b.is_integer and ("<=" not in text or a <= b)}
+        polynomial = _difference(find(r"of (.+) are", text)[0])
+        roots = polynomial.rational_roots()
+        if len(roots) != polynomial.degree:
+            raise UnreadableError(f"{text!r} has not {polynomial.degree} different solutions")
+        return sympy.Tuple(*roots)
+    written, product = find(r"Write (.+) as (.+) with", text)
+    polynomial = Polynomial.read(written)
+    roots = polynomial.rational_roots()
+    first, second = roots[0], roots[-1]  # a double root is found once
+    pairs = [(-polynomial.coefficients[-1] * a, -b) for a, b in ((first, second), (second, first))]
+    good = {(a, b) for a, b in pairs if a.denominator == b.denominator == 1 and ("<=" not in text or a <= b)}
     (answer,) = good  # exactly one: the question has one answer
-    if sympy.expand(expression(product).subs({p: answer[0], q: answer[1]}) - expression(polynomial)) != 0:
-        raise UnreadableError(f"{polynomial} is not {product} for {answer}")
+    letters = {name: Polynomial(number) for name, number in zip("pq", answer, strict=True)}
+    put_in = evaluated(product, Polynomial, {"x": Polynomial([0, 1]), **letters}, {})
+    if (put_in - polynomial).coefficients != [0]:
+        raise UnreadableError(f"{written} is not {product} for {answer}")
     return sympy.Tuple(*answer)
 
 
 @solves("sequences")
 def sequences(text: str) -> Any:
-    """Term by term, and the infinite series by sympy's summation."""
-    k = sympy.Symbol("k", integer=True)
+    """Term by term, and the infinite series from S = first + ratio * S."""
     if "infinitely" in text:
         start, factor = find(r"first term (-?\d+) and the common ratio (\S+)\.", text)
-        return sympy.summation(int(start) * expression(factor) ** k, (k, 0, sympy.oo))
+        if not -1 < value(factor) < 1:
+            raise UnreadableError(f"the series of {text!r} has no sum")
+        return root_of(f"S = {start} + {factor} * S", "S")
     if "arithmetic" in text:
         first, step, n = numbers(text)
         terms = list(itertools.accumulate([step] * (n - 1), initial=first))
@@ -213,9 +223,9 @@ def sequences(text: str) -> Any:
         r"a\(1\) = (\d+), a\(2\) = (\d+) and a\(n\) = (.+) for n >= 3\. What is a\((\d+)\)", text
     )
     known = [int(one), int(two)]
-    step_rule = expression(rule.replace("a(n-1)", "u").replace("a(n-2)", "v"))
+    step_rule = rule.replace("a(n-1)", "u").replace("a(n-2)", "v")
     while len(known) < int(last):
-        known.append(step_rule.subs({"u": known[-1], "v": known[-2]}))
+        known.append(int(value(step_rule, u=Fraction(known[-1]), v=Fraction(known[-2]))))
     return known[-1]
 
 
@@ -302,9 +312,8 @@ def probability(text: str) -> Any:
 
 def _tosses(text: str) -> Any:
     """Coefficients of (1 - p + p h)^n."""
-    h = sympy.Symbol("h")
-    chance = sympy.Rational(1, 2) if "fair" in text else sympy.Rational(find(r"probability (\d+/\d+) is", text)[0])
+    chance = Fraction(1, 2) if "fair" in text else Fraction(find(r"probability (\d+/\d+) is", text)[0])
     tosses = int(find(r"tossed (\d+) times", text)[0])
     kind, heads = find(r"of (exactly|at least) (\d+) heads", text)
-    coefficients = sympy.Poly((1 - chance + chance * h) ** tosses, h).all_coeffs()[::-1]
+    coefficients = (Polynomial([1 - chance, chance]) ** Polynomial(tosses)).coefficients
     return coefficients[int(heads)] if kind == "exactly" else sum(coefficients[int(heads) :])

@@ -34,6 +34,8 @@ class Pretend(BaseAlgorithm):
     kill: bool = False
     exit: bool = False
     wait: bool = False
+    wait_only: int | None = None
+    """The one seed whose run waits (None: every run does)."""
 
     def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
         """A session that writes what a run writes."""
@@ -95,7 +97,7 @@ class PretendSession(Session):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.options.exit:
             raise SystemExit(7)
-        if self.options.wait and not resume:
+        if self.options.wait and self.options.wait_only in (None, self.config.seed) and not resume:
             (folder.path / "waiting").touch()
             end = time.monotonic() + 60
             while not interrupted() and time.monotonic() < end:

@@ -17,8 +17,8 @@ def test_answers_agree_with_an_independent_route(family: str) -> None:
     wrong = [
         found
         for level in LEVELS
-        for form in ("plain", "latex")
-        for found in disagreements(Family(family, level, "all", form), ITEMS // len(LEVELS) // 2, seed=11)
+        for seed, form in ((11, "plain"), (12, "latex"))
+        for found in disagreements(Family(family, level, "all", form), ITEMS // len(LEVELS) // 2, seed)
     ]
     assert wrong == []
 

@@ -1,0 +1,133 @@
+"""What commands begin with: a policy by name, the environment that a run or a task says it belongs to, its problems."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mathturn_gym.config import EnvConfig
+from mathturn_gym.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.problems import ProblemSource
+
+__all__ = ["Start", "check_counts", "command_line", "problems_of", "start_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A policy and its environment.
+
+    Args:
+        name: As the user said it, or the task's.
+        policy: What `load_policy` is given.
+        env: Environment and splits.
+        classic: It is a run of stable-baselines3.
+    """
+
+    name: str
+    policy: PolicyConfig
+    env: EnvConfig
+    classic: bool = False
+
+    def load(self, **changes: Any) -> Any:
+        """The policy, ready to play.
+
+        Args:
+            **changes: Fields of `PolicyConfig`; those that are None are left as they are.
+
+        Raises:
+            InvalidValueError: a field that means nothing for this policy.
+            CheckpointError: nothing loadable is there.
+        """
+        given = {name: value for name, value in changes.items() if value is not None}
+        if not self.classic:
+            from mathturn_gym.decoding import load_policy
+
+            return load_policy(self.policy, **given)
+        from mathturn_gym.baselines.classic import load_classic
+
+        meant = sorted(set(given) - {"seed"})
+        if meant:
+            raise InvalidValueError(f"{meant[0]} has no meaning for {self.name!r}, a run of a classic algorithm")
+        return load_classic(self.name)
+
+    def fingerprint(self) -> str | None:
+        """A text that changes when the weights do; None where there is no folder with weights."""
+        from mathturn_gym.baselines._checkpoints import fingerprint
+
+        folder = Path(self.policy.model)
+        return fingerprint(folder / "checkpoint") or fingerprint(folder)  # a run's, or a model's folder
+
+
+def start_of(policy: str | None, task: str | None, *, max_completion_tokens: int) -> Start:
+    """Policy and environment for what a user named.
+
+    Args:
+        policy: A name of `POLICY_NAMES`, or None.
+        task: A task's name or file, or None.
+        max_completion_tokens: The most tokens of one answer, where neither a run nor a task says.
+
+    Raises:
+        InvalidValueError: no such task.
+        CheckpointError: a run whose config cannot be read.
+    """
+    from mathturn_gym.decoding import PolicyConfig
+
+    if task is not None:
+        from mathturn_gym.tasks import load_task
+
+        config = load_task(task).config()
+        own = config.policy if policy is None else PolicyConfig(policy)
+        return Start(policy or f"task {task}", own, config.env)
+    name = "builtin" if policy is None else policy
+    if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
+        from mathturn_gym.baselines._run_folder import read_config
+
+        config = read_config(name)
+        return Start(name, PolicyConfig(name), config.env, classic=config.algorithm.kind == "classic")
+    env = EnvConfig(problems="lins", num_turns=4, max_completion_tokens=max_completion_tokens)
+    return Start(name, PolicyConfig(name), env)
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raises `InvalidValueError` for an option that counts something and is below 1 (a seed: below 0)."""
+    from mathturn_gym.errors import check_int
+
+    for name, count in counts.items():
+        if count is not None:
+            check_int(f"--{name.replace('_', '-')}", count, low=0 if name == "seed" else 1)
+
+
+def problems_of(config: EnvConfig, split: str | None, *, named: bool) -> ProblemSource:
+    """The problems that are played: a file that was named is played whole, everything else has a test split.
+
+    Args:
+        config: Environment and splits.
+        split: What was asked for.
+        named: The user named the problems, not a run or a task.
+    """
+    from mathturn_gym.problems import FiniteSource
+
+    if split in ("train", "validation", "test"):
+        return config.problems(split)
+    if split == "all":
+        return config.replace(test="all").problems("test")
+    if split is not None:
+        raise InvalidValueError(f"--split must be train, validation, test or all, got {split!r}")
+    if not named:
+        return config.problems("test")
+    own = config.replace(test=config.value("problems")).problems("test")  # a name may have chosen its split: "lins:all"
+    return own if own.split is not None or isinstance(own, FiniteSource) else own.part("test")
+
+
+def command_line(*words: str | Path) -> str:
+    """A command as it can be typed: `mathturn eval --policy 'my run'`.
+
+    >>> command_line("eval", "--policy", "my run")
+    "mathturn eval --policy 'my run'"
+    """
+    return shlex.join(["mathturn", *map(str, words)])

@@ -1,0 +1,68 @@
+"""The options of an environment: the same for every command, none missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mathturn_gym.cli._env_options import NOT_OFFERED, OPTIONS, EnvOptions, with_env_options
+from mathturn_gym.cli.app import app
+from mathturn_gym.config import DEFAULT_ENV, OWN_FIELDS, EnvConfig, env_parameters
+from mathturn_gym.errors import InvalidValueError
+
+COMMANDS = ("train", "eval", "play", "demo", "compare")
+
+
+def test_every_keyword_of_the_environment_is_an_option() -> None:
+    offered = set(OPTIONS) - {"question_column", "answer_column"}
+    elsewhere = {"train", "validation", "test", "allow_overlap", "fields", "shuffle"}  # --split, --set, the columns
+    assert offered | set(NOT_OFFERED) == {*env_parameters(DEFAULT_ENV), *OWN_FIELDS} - elsewhere
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_them(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(app, [command, "--help"]).output
+    for name, (_, _, spellings) in OPTIONS.items():
+        for spelling in spellings or (f"--{name.replace('_', '-')}",):
+            assert spelling in shown, spelling
+
+
+def parsed(*args: str) -> EnvOptions:
+    import typer
+
+    seen: list[EnvOptions] = []
+
+    @with_env_options
+    def command(env: EnvOptions, other: int = 3) -> None:
+        seen.append(env)
+
+    one = typer.Typer()
+    one.command()(command)
+    CliRunner().invoke(one, list(args), catch_exceptions=False)
+    return seen[0]
+
+
+def test_what_is_not_given_stays_what_it_was() -> None:
+    base = EnvConfig(problems="lins", num_turns=2, system_prompt="Be brief.")
+    assert parsed().given == {}
+    assert parsed().config(base) == base
+    given = parsed("--num-turns", "3", "--problems", "add2", "--no-stop-on-success")
+    assert given.config(base) == base.replace(num_turns=3, problems="add2", stop_on_success=False)
+    assert given.settings() == {"env.num_turns": 3, "env.problems": "add2", "env.stop_on_success": False}
+
+
+def test_columns_and_reward_terms() -> None:
+    given = parsed(
+        "--question-column", "q", "--answer-column", "a", "--reward-term", "overlong=0.5", "--reward-term", "mine=m:f"
+    ).given
+    assert given == {"fields": {"prompt": "q", "gold": "a"}, "reward_terms": {"overlong": 0.5, "mine": "m:f"}}
+    wrong: list[tuple[list[str], Any]] = [
+        (["--answer-column", "a"], "--answer-column needs --question-column"),
+        (["--reward-term", "=3"], "--reward-term must be NAME=WEIGHT"),
+    ]
+    for args, message in wrong:
+        with pytest.raises(InvalidValueError, match=message):
+            parsed(*args)
