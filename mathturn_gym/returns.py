@@ -365,7 +365,7 @@ def _of_others(per_group: _Matrix) -> _Matrix:
     nothing = np.zeros((1, per_group.shape[1]))
     before = np.concatenate([nothing, np.cumsum(per_group, axis=0)[:-1]])
     behind = np.concatenate([np.cumsum(per_group[::-1], axis=0)[::-1][1:], nothing])
-    return before + behind
+    return np.asarray(before + behind)
 
 
 @dataclass(frozen=True, slots=True)

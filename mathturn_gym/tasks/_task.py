@@ -99,7 +99,9 @@ class Task:
             return parts
         gone = {"optimization": ("learning_rate", "final_learning_rate"), "algorithm": _TUNED}
         left = {part: {k: v for k, v in parts.get(part, {}).items() if k not in gone[part]} for part in gone}
-        _LOG.info("learning rates and entropy bonus of task %s were tuned for %r: defaults for %r", self.name, own, model)
+        _LOG.info(
+            "learning rates and entropy bonus of task %s were tuned for %r: defaults for %r", self.name, own, model
+        )
         return {**parts, **{part: table for part, table in left.items() if part in parts}}
 
     def _parts(self, algorithm: type[BaseAlgorithm]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def made(small: Small) -> Iterator[Make]:
 
 def test_dropout_is_off_where_gradients_are_made(made: Make) -> None:
     policy = load_policy("builtin", device="cpu")
-    for layer in policy.model.model.layers:  # type: ignore[attr-defined]
+    for layer in policy.model.model.layers:
         layer.self_attn.attention_dropout = 0.5
         layer.mlp.down_proj = torch.nn.Sequential(layer.mlp.down_proj, torch.nn.Dropout(0.5))
     trainer = made(policy=policy)
@@ -187,7 +187,7 @@ def test_a_cap_without_recomputed_logprobs_is_refused() -> None:
         Optimization(importance_cap=2.0, recompute_logprobs=False)
     for wrong in ({"importance_cap": 0.0}, {"mask_cut_off": 1}, {"dynamic_sampling": -1}, {"recompute_logprobs": "no"}):
         with pytest.raises(InvalidValueError, match=f"optimization.{next(iter(wrong))}"):
-            Optimization(**wrong)  # type: ignore[arg-type]
+            Optimization(**wrong)
 
 
 # ---- KL in the reward, and by turn

@@ -59,7 +59,7 @@ def test_each_has_a_file_a_source_and_a_public_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*LANGUAGE_MODEL, *CLASSIC])
 def test_each_survives_json_and_refuses_what_it_does_not_read(name: str) -> None:
-    algorithm = registered()[name]() if name in CLASSIC else registered()[name](kl_weight=[0.5, 0.0])
+    algorithm = registered()[name].from_options({} if name in CLASSIC else {"kl_weight": [0.5, 0.0]})
     assert algorithm_from_json(json.loads(json.dumps(algorithm.to_json()))) == algorithm
     with pytest.raises(InvalidValueError, match=r"(does not read|unknown option of) .*no_such_option"):
         registered()[name].from_options({"no_such_option": 1})
