@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,14 @@ settings.register_profile(
 settings.load_profile("ci")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_event_loop_is_left_running() -> Iterator[None]:
+    """A module that leaves a loop running fails itself, not whichever module comes next and calls `asyncio.run`."""
+    yield
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ class Speaker:
         rng = np.random.default_rng(seed)
         text = self.dialogue.decode(context)
         said = next(SAID[p.id] for p in PROBLEMS if p.prompt in text)[int(rng.random() < self.skill)]
-        ids = np.array([*self.dialogue._tokenize(said), self.dialogue.end_of_turn[-1]])[:most]
+        ids = np.array([*self.dialogue.encode(said), self.dialogue.end_of_turn[-1]])[:most]
         logprobs = np.log1p(-(rng.random(len(ids)) ** 5) * 0.999).astype(np.float32)
         return Completion(ids, logprobs, version_start=3, entropies=(-logprobs * 0.7).astype(np.float32))
 
@@ -132,9 +132,13 @@ def find_chromium() -> str | None:
     return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium, driven by Playwright; both are needed."""
+    """Headless Chromium, driven by Playwright; both are needed.
+
+    Playwright's synchronous interface leaves an event loop marked as running in this thread for as long as it is open,
+    and `asyncio.run` refuses to start beside one. So it is closed with the module that uses it.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
     executable = find_chromium()
     if executable is None:
