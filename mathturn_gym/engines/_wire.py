@@ -106,10 +106,13 @@ class PackedWeights:
         """The weights, as tensors of their own."""
         import torch
 
-        return {
-            name: torch.from_numpy(data.copy()).view(getattr(torch, dtype)).reshape(shape)
-            for name, (data, dtype, shape) in self.tensors.items()
-        }
+        def unpacked(data: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+            kind = getattr(torch, dtype)
+            if not data.size:  # whose bytes cannot be viewed as anything
+                return torch.zeros(shape, dtype=kind)
+            return torch.from_numpy(data.copy()).view(kind).reshape(shape)
+
+        return {name: unpacked(*one) for name, one in self.tensors.items()}
 
     @property
     def nbytes(self) -> int:

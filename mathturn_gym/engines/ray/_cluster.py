@@ -12,7 +12,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from mathturn_gym.engines.ray._settings import RaySettings
+from mathturn_gym.engines._ray_settings import RaySettings
 from mathturn_gym.errors import EngineError
 
 __all__ = ["GONE", "Placement", "check_nodes", "connected", "object_store_bytes"]

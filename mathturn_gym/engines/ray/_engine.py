@@ -23,10 +23,10 @@ import ray
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import PolicyConfig
 from mathturn_gym.engines._ledger import Ledger, Share
+from mathturn_gym.engines._ray_settings import RaySettings
 from mathturn_gym.engines._wire import PackedEpisodes, PackedWeights
-from mathturn_gym.engines.ray._actors import Job, PolicyActor, RolloutActor, WorkerSettings
+from mathturn_gym.engines._workers import Job, PolicyActor, RolloutActor, WorkerSettings
 from mathturn_gym.engines.ray._cluster import GONE, Placement, check_nodes, connected, object_store_bytes
-from mathturn_gym.engines.ray._settings import RaySettings
 from mathturn_gym.errors import EngineError, InvalidValueError, MathTurnError, RunError, check_int
 from mathturn_gym.problems import ProblemSource
 from mathturn_gym.rollout import EpisodePlan
@@ -210,6 +210,7 @@ class RayEngine:
         problem_ids: Sequence[str] | None = None,
         split: str = "train",
         on_episode: Callable[[Episode], None] | None = None,
+        **keywords: Any,
     ) -> list[Episode]:
         """`mathturn_gym.collect` on the cluster: the same episodes.
 
@@ -222,6 +223,7 @@ class RayEngine:
             problem_ids: See `collect`.
             split: Which of the config's problems are played.
             on_episode: See `collect`.
+            **keywords: Of the environment, besides the config's own.
 
         Returns:
             The episodes in order of their index.
@@ -239,6 +241,7 @@ class RayEngine:
             group_size=group_size,
             discount=discount,
             problem_ids=problem_ids,
+            **keywords,
         )
         try:
             for episode in collection:
@@ -337,14 +340,8 @@ class RayEngine:
             InvalidValueError: they are too large for a node's object store.
             CheckpointError: they do not fit the workers' model.
         """
-        packed = PackedWeights.of(weights)
-        room = object_store_bytes()
-        if room and packed.nbytes > 0.9 * room:
-            raise InvalidValueError(
-                f"weights of {packed.nbytes / 1e9:.1f} GB do not fit into the object store of a node ({room / 1e9:.1f} GB):"
-                " ray start --object-store-memory=…"
-            )
-        ref = ray.put(packed)
+        self.check_room(weights)
+        ref = ray.put(PackedWeights.of(weights))
         with self.changed:
             self._weights = (ref, version)  # whoever starts from now on begins with them
             sent = [(worker, worker.handle.update_weights.remote(ref, version)) for worker in self._holders()]
@@ -357,6 +354,19 @@ class RayEngine:
                 continue  # who takes its place begins with them
             except ray.exceptions.RayTaskError as error:
                 raise _cause(error) from None
+
+    def check_room(self, weights: Mapping[str, Any]) -> None:
+        """Raises `InvalidValueError` where weights are too large to be broadcast: two versions are there at a time.
+
+        Args:
+            weights: Tensors by name.
+        """
+        size, room = sum(one.numel() * one.element_size() for one in weights.values()), object_store_bytes()
+        if room and 2 * size > room:
+            raise InvalidValueError(
+                f"weights of {size / 1e9:.3g} GB do not fit twice into the object store of a node, {room / 1e9:.3g} GB:"
+                " ray start --object-store-memory=BYTES gives it more"
+            )
 
     def _of(self, kind: str) -> list[_Worker]:
         return [worker for worker in self._workers if worker.kind == kind]
@@ -431,7 +441,9 @@ class RayEngine:
     def hand_out(self) -> None:
         """Gives every worker with room a share, the least busy first. Call it with `changed` held."""
         while True:
-            free = [one for one in self._of("rollout") if one.ready and not one.retiring and one.shares < self._room(one)]
+            free = [
+                one for one in self._of("rollout") if one.ready and not one.retiring and one.shares < self._room(one)
+            ]
             if not free:
                 return
             worker = min(free, key=lambda one: one.shares)
@@ -439,9 +451,7 @@ class RayEngine:
                 share = collection.ledger.hand_out(worker, limit=collection.limit)
                 if share is not None:
                     worker.shares += 1
-                    ref = worker.handle.play.remote(
-                        collection.name, [collection.job], share, collection.curriculum
-                    )
+                    ref = worker.handle.play.remote(collection.name, [collection.job], share, collection.curriculum)
                     self._watch(worker, "played", ref, collection, share)
                     break
             else:

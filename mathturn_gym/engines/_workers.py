@@ -269,6 +269,8 @@ class RolloutActor:
         else:
             async with self._alone, self._env(known, share.count) as env:
                 episodes = await asyncio.to_thread(self._collect, env, known, share)
+        # In the order of their indices, whichever came first: the same share is the same bytes.
+        episodes.sort(key=lambda episode: episode.index)
         return PackedEpisodes.of(episodes, time.perf_counter() - began)
 
     def _collect(self, env: Any, job: Job, share: Share) -> list[Episode]:
@@ -303,9 +305,7 @@ class RolloutActor:
         idle.append(env)
 
     def _made(self, job: Job, places: int) -> Any:
-        return self._settings.env.make(
-            "train", places, policy=self._policy, problems=job.problems, **job.keywords
-        )
+        return self._settings.env.make("train", places, policy=self._policy, problems=job.problems, **job.keywords)
 
     async def forget(self, job: int) -> None:
         """Closes the environments of a job that is over."""
