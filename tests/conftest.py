@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,3 +40,25 @@ def smollm2() -> Path:
     if not (folder / "config.json").is_file():
         pytest.skip("SmolLM2 is not here: `make smollm` fetches it, `make test-llm` runs the tests that need it")
     return folder
+
+
+def find_chromium() -> str | None:
+    """The browser: the one that MATHTURN_CHROMIUM names, or chromium on the path."""
+    return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium, driven by Playwright; both are needed."""
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip("no chromium on the path (Debian: apt-get install chromium; or set MATHTURN_CHROMIUM)")
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+        " --disable-component-update --disable-sync"
+    )
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=flags.split())
+        yield chromium
+        chromium.close()

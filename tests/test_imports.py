@@ -28,6 +28,7 @@ LAYERS = (
         "_import_paths",
         "_lazy",
         "_named_models",
+        "_pages",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
