@@ -377,7 +377,7 @@ def _check_batch(
             raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
     if ("sequence" in (ratio, normalization) or ratio == "product") and batch.split_episodes:
         raise InvalidValueError(
-            f"sequence ratios and means need whole episodes, but only some turns of "
+            f"sequence ratios and means need whole episodes, but only a part of "
             f"{batch.facts[batch.split_episodes[0]].name} are here: use micro_batches(..., keep_episodes=True)"
         )
     if ratio is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,6 +24,14 @@ settings.register_profile(
 settings.load_profile("ci")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_event_loop_is_left_running() -> Iterator[None]:
+    """A module that leaves a loop running fails itself, not whichever module comes next and calls `asyncio.run`."""
+    yield
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +56,13 @@ def find_chromium() -> str | None:
     return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium, driven by Playwright; both are needed."""
+    """Headless Chromium, driven by Playwright; both are needed.
+
+    Playwright's synchronous interface leaves an event loop marked as running in this thread for as long as it is open,
+    and `asyncio.run` refuses to start beside one. So it is closed with the module that uses it.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
     executable = find_chromium()
     if executable is None:

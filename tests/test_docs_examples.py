@@ -9,7 +9,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["environment", "problems", "metrics", "feedback", "classic", "baselines"])
+@pytest.mark.parametrize(
+    "name", ["environment", "chat_models", "problems", "metrics", "feedback", "classic", "baselines"]
+)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = [code for code in BLOCK.findall((DOCS / f"{name}.md").read_text(encoding="utf-8")) if "+SKIP" not in code]

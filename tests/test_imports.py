@@ -34,7 +34,19 @@ LAYERS = (
     {"env"},
     {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "integrations", "serve", "testing"},
+    {
+        "decoding",
+        "wrappers",
+        "baselines",
+        "tasks",
+        "areal",
+        "view",
+        "cli",
+        "integrations",
+        "serve",
+        "testing",
+        "__main__",
+    },
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

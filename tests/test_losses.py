@@ -250,7 +250,7 @@ def test_sequence_ratios_refuse_parts_of_an_episode() -> None:
     part = micro_batches(batch, max_tokens=14)[0]
     p = torch.zeros(part.input_ids.shape)
     for options in ({"ratio": "sequence"}, {"normalization": "sequence"}):
-        with pytest.raises(InvalidValueError, match=r"only some turns of episode 0 .* keep_episodes=True"):
+        with pytest.raises(InvalidValueError, match=r"only a part of episode 0 .* keep_episodes=True"):
             policy_loss(p, part, **options)  # type: ignore[arg-type]
     assert policy_loss(p, part).loss.isfinite()
 

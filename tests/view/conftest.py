@@ -65,7 +65,7 @@ class Speaker:
         rng = np.random.default_rng(seed)
         text = self.dialogue.decode(context)
         said = next(SAID[p.id] for p in PROBLEMS if p.prompt in text)[int(rng.random() < self.skill)]
-        ids = np.array([*self.dialogue._tokenize(said), self.dialogue.end_of_turn[-1]])[:most]
+        ids = np.array([*self.dialogue.encode(said), self.dialogue.end_of_turn[-1]])[:most]
         logprobs = np.log1p(-(rng.random(len(ids)) ** 5) * 0.999).astype(np.float32)
         return Completion(ids, logprobs, version_start=3, entropies=(-logprobs * 0.7).astype(np.float32))
 
