@@ -219,8 +219,9 @@ class DistributedTrainer(Trainer):
         for bucket in _buckets([one.grad for one in named if one.grad is not None]):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             dist.all_reduce(flat)
-            for gradient, summed in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-                gradient.copy_(summed.view_as(gradient))
+            summed = torch.split(flat, [one.numel() for one in bucket])
+            for gradient, whole in zip(bucket, summed, strict=True):
+                gradient.copy_(whole.view_as(gradient))
 
     def summed(self, value: float) -> float:
         """Over the ranks."""

@@ -39,7 +39,7 @@ async def play(actor: RolloutActor, one: Job, share: Share, **options: Any) -> l
     coming = fetch()
     packed = await actor.play(one.name, [coming], share, **options)
     coming.close()  # a job that the actor knows is not fetched again
-    return pickle.loads(pickle.dumps(packed)).episodes()  # type: ignore[no-any-return]
+    return pickle.loads(pickle.dumps(packed)).episodes()
 
 
 @pytest.mark.parametrize("scheduler", ["async", "batched"])

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Literal
 
@@ -168,7 +169,7 @@ class RayEngine:
         self.changed = threading.Condition(threading.RLock())
         self.error: BaseException | None = None
         self.deaths = 0
-        self._env, self._worker_settings = env, WorkerSettings(env, policy, threads, precision)
+        self._env, self._worker_settings = env, WorkerSettings(env, _with_paths(policy), threads, precision)
         self._workers: list[_Worker] = []
         self._collections: dict[int, Collection] = {}
         self._names = itertools.count()
@@ -535,14 +536,15 @@ class RayEngine:
             ) from error
 
     def kill(self, worker: int) -> None:
-        """Kills a rollout actor, as a lost node would: for tests of what must then happen.
+        """Kills a rollout actor that plays, as a lost node would: for tests of what must then happen.
 
         Args:
             worker: Its place among those that are there, taken modulo their number.
         """
         with self.changed:
-            alive = self._of("rollout")
-            ray.kill(alive[worker % len(alive)].handle)
+            alive = [one for one in self._of("rollout") if one.ready]
+            if alive:
+                ray.kill(alive[worker % len(alive)].handle)
 
     def _stop(self) -> None:
         with self.changed:
@@ -552,6 +554,15 @@ class RayEngine:
             self._workers.clear()
         self._events.put(None)
         self._thread.join()
+
+
+def _with_paths(policy: PolicyConfig) -> PolicyConfig:
+    """The policy with its folders by their whole paths: workers have working folders of their own."""
+    places = {name: getattr(policy, name) for name in ("model", "adapter", "tokenizer")}
+    there: dict[str, Any] = {
+        name: str(Path(one).resolve()) for name, one in places.items() if one and Path(one).exists()
+    }
+    return replace(policy, **there)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -24,7 +24,6 @@ from mathturn_gym.baselines._session import Metrics, Session
 from mathturn_gym.baselines._trainer import Trainer, policy_to_load
 from mathturn_gym.baselines.algorithms import Algorithm
 from mathturn_gym.baselines.settings import RunConfig
-from mathturn_gym.decoding import PolicyConfig
 from mathturn_gym.engines._ray_settings import RaySettings
 from mathturn_gym.engines.ray._engine import Collection, RayEngine
 from mathturn_gym.errors import InvalidValueError, check_int
@@ -106,7 +105,7 @@ class RayTrainer(Trainer):
         try:
             self._engine = RayEngine(
                 config.env,
-                _for_workers(config),
+                policy_to_load(config),
                 training.settings,
                 threads=config.threads,
                 precision=options.precision,
@@ -192,11 +191,3 @@ def staleness(batch: PackedBatch, version: int) -> Metrics:
         "staleness_max": float(age.max()),
         **{f"staleness_{ago}": float(share) for ago, share in enumerate(shares)},
     }
-
-
-def _for_workers(config: RunConfig) -> PolicyConfig:
-    """The policy as the learner loads it; a folder by the path that it has on every node."""
-    policy = policy_to_load(config)
-    places = {name: getattr(policy, name) for name in ("model", "adapter", "tokenizer")}
-    absolute = {name: str(Path(one).resolve()) for name, one in places.items() if one and Path(one).exists()}
-    return dataclasses.replace(policy, **absolute)
