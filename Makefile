@@ -2,6 +2,7 @@
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
 # make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make demo-llm  a real chat model (SmolLM2-135M) learns to do sums: fetch, evaluate, train, compare
 # make test-llm    the tests that need that model
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
@@ -19,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -50,6 +51,9 @@ test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
 smollm: $(VENV)/.demo
 	$(PIP) gguf
 	$(BIN)/mathturn models get smollm2
+
+demo-llm: smollm
+	$(BIN)/mathturn demo smol-add1
 
 test-llm: $(VENV)/.dev smollm
 	$(BIN)/python -m pytest tests/llm
