@@ -9,6 +9,7 @@
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
+# make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
 # pinned build there instead of fetching another one.
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs clean smollm test-inspect test-light test-llm test-typing test-view test-vllm
+.PHONY: demo test lint docs clean smollm test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -55,6 +56,14 @@ test-llm: $(VENV)/.dev smollm
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
 
+# Each neighbor pins what another one cannot have. What they do not bring themselves comes from .venv, which is asked last.
+NEIGHBORS := areal tinker verifiers verl
+
+test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
+	$(BIN)/python -m pytest -p no:cacheprovider tests/integrations
+	for one in $(NEIGHBORS); do \
+	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/integrations/test_$$one.py || exit 1; done
+
 test-typing: $(VENV)/.dev .venv-typing/.ready
 	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
 
@@ -62,7 +71,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .inspect .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -95,6 +104,22 @@ $(VENV)/.docs: $(VENV)/.dev
 
 .inspect/.ready: $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .inspect inspect_ai==0.3.285
+	touch $@
+
+# AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.
+AREAL := aiofiles aiohttp colorlog einops flask httpx hydra-core numba omegaconf openai orjson ray==2.60.0 setuptools \
+  tenacity torchdata uvloop
+PACKAGES_areal = --no-deps areal==1.0.4
+PACKAGES_tinker = torch==2.13.0 tinker-cookbook==0.5.8
+PACKAGES_verifiers = verifiers==0.4.0
+PACKAGES_verl = torch==2.13.0 verl==0.9.1
+
+.integrations/%/.ready: Makefile $(VENV)/.dev
+	$(PYTHON) -m venv .integrations/$*
+	.integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES_$*)
+	test $* != areal || .integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check $(AREAL)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$(.integrations/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
 	touch $@
 
 .venv-typing/.ready: constraints.txt

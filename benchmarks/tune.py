@@ -24,14 +24,16 @@ from mathturn_gym.tasks import task_names
 
 RATES: Final = (0.5, 1.0)
 _GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
-_BATCHES: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "batch_episodes": (16, 32)}
+_STEPS: Final[Mapping[str, Sequence[Any]]] = {"rate": (1.0, 2.0), "batch_episodes": (8, 16)}
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
-    "reinforce": _BATCHES,
+    "reinforce": _STEPS,
     "clipped_reinforce": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
     "reinforce_pp": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
     "turn_reinforce_pp": {"rate": RATES, "entropy_weight": (0.001, 0.005)},
-    "rloo": _BATCHES,
+    "rloo": _STEPS,
     "turn_rloo": _GROUPS,
+    "shrunk_rloo": _GROUPS,
+    "reinforce_pp_baseline": _GROUPS,
     "grpo": _GROUPS,
     "dr_grpo": _GROUPS,
     "scaled_dr_grpo": _GROUPS,
@@ -42,7 +44,8 @@ GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "single_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
     "multi_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
 }
-"""Four cells for each: two learning rates ("rate" times the task's), and two values of what is most its own."""
+"""Four cells for each: two learning rates ("rate" times the task's), and two values of what is most its own. `reinforce`
+and `rloo` take one step per batch, on-policy: they want smaller batches than the others, and larger steps."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "single_turn": ("clipped_reinforce", {"num_turns": 1}),
     "multi_turn": ("clipped_reinforce", {}),

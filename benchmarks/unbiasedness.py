@@ -8,11 +8,16 @@ depends on the policy, rewards come at every turn, and in the second one what an
 * stop: each turn is worth 0.2, and the policy says whether there is another one (one parameter for all turns).
 * retry: the policy answers carefully or hastily (one parameter per turn); a careful answer is right with
   probability 0.7, a hasty one with 0.3; right ends the episode with reward 1, wrong costs 0.2.
+
+Batches of a few episodes have few possible contents. For those the mean is not sampled but added up over every batch
+that there can be, times its probability (`exact_mean`): groups on different problems in one batch, so that a baseline
+that reads other groups is caught if it reads what it must not.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -70,18 +75,18 @@ def stop_process(theta: float = 0.5) -> Process:
 
 
 def retry_process(theta: Sequence[float] = (0.3, -0.4, 0.8)) -> Process:
-    """V[k] = s[k] + (1 - s[k]) (-0.2 + d V[k+1]), s[k] = 0.3 + 0.4 sigmoid(theta[k])."""
-    careful = sigmoid(np.array(theta))
+    """V[k] = s[k] + (1 - s[k]) (-0.2 + d V[k+1]), s[k] = 0.3 + 0.4 sigmoid(theta[k]); as many turns as parameters."""
+    careful, turns = sigmoid(np.array(theta)), len(theta)
     found: list[Trajectory] = []
 
     def walk(k: int, probability: float, rewards: tuple[float, ...], scores: tuple[Array, ...]) -> None:
         for action in (0, 1):
-            score = np.zeros(TURNS)
+            score = np.zeros(turns)
             score[k] = action - careful[k]
             chance = probability * (careful[k] if action else 1 - careful[k])
             right = 0.7 if action else 0.3
             found.append(Trajectory(chance * right, (*rewards, 1.0), (*scores, score)))
-            if k + 1 < TURNS:
+            if k + 1 < turns:
                 walk(k + 1, chance * (1 - right), (*rewards, -0.2), (*scores, score))
             else:
                 found.append(Trajectory(chance * (1 - right), (*rewards, -0.2), (*scores, score)))
@@ -90,8 +95,8 @@ def retry_process(theta: Sequence[float] = (0.3, -0.4, 0.8)) -> Process:
     solved = 0.3 + 0.4 * careful
 
     def values(d: float) -> Array:
-        result = np.zeros(TURNS + 1)
-        for k in range(TURNS - 1, -1, -1):
+        result = np.zeros(turns + 1)
+        for k in range(turns - 1, -1, -1):
             result[k] = solved[k] + (1 - solved[k]) * (-0.2 + d * result[k + 1])
         return result[:-1]
 
@@ -118,6 +123,8 @@ def cases(size: int) -> list[Case]:
     wrong = lambda values: 0.5 * values + np.arange(len(values)) - 1.0  # noqa: E731
     return [
         Case("turn_rloo (default)", {"estimator": "turn_rloo"}, 1.0),
+        Case("shrunk_rloo", {"estimator": "shrunk_rloo"}, 1.0),
+        Case("shrunk_rloo, shrinkage 2", {"estimator": "shrunk_rloo", "shrinkage": 2.0}, 1.0),
         Case("rloo", {"estimator": "rloo"}, 1.0),
         Case("reinforce", {"estimator": "reinforce"}, 1.0),
         Case("gae lambda 1, wrong critic", {"estimator": "gae", "gae_lambda": 1.0}, 1.0, wrong),
@@ -127,9 +134,25 @@ def cases(size: int) -> list[Case]:
         Case("grpo without std", {"estimator": "grpo", "normalize_std": False}, (size - 1) / size),
         Case("grpo", {"estimator": "grpo"}, None),
         Case("reinforce_pp", {"estimator": "reinforce_pp"}, None),
+        Case("reinforce_pp_baseline", {"estimator": "reinforce_pp_baseline"}, None),
         Case("turn_reinforce_pp", {"estimator": "turn_reinforce_pp"}, None),
         Case("turn_mean", {"estimator": "turn_mean"}, None),
     ]
+
+
+EXACT: dict[str, dict[str, Any]] = {
+    "turn_rloo": {"estimator": "turn_rloo"},
+    "shrunk_rloo": {"estimator": "shrunk_rloo"},
+    "shrunk_rloo, shrinkage 0.5": {"estimator": "shrunk_rloo", "shrinkage": 0.5},
+    "rloo": {"estimator": "rloo"},
+    "reinforce": {"estimator": "reinforce"},
+}
+"""What has no bias at all, by every possible batch."""
+
+
+def mixed_batch() -> list[Process]:
+    """Three problems, two of them alike: going on is likely in those, and unlikely in the third."""
+    return [stop_process(1.0), stop_process(-1.5), stop_process(1.0)]
 
 
 @dataclass(frozen=True)
@@ -177,6 +200,40 @@ def run(process: Process, discount: float, chosen: Sequence[Case], *, groups: in
     return [Row(process.name, discount, case, exact, mean[c], error[c]) for c, case in enumerate(chosen)]
 
 
+def exact_mean(
+    processes: Sequence[Process], size: int, arguments: dict[str, Any], discount: float
+) -> tuple[Array, Array]:
+    """The expected gradient of each group of a batch, added up over every batch that there can be.
+
+    Args:
+        processes: One per group of the batch; with as many parameters each.
+        size: Members of a group.
+        arguments: Of `advantages`.
+        discount: Per turn.
+
+    Returns:
+        The expected gradients and the exact ones, float64 (groups, parameters) each.
+    """
+    members = [process for process in processes for _ in range(size)]
+    pools = [
+        [_episode(trajectory, i, i // size) for trajectory in process.trajectories] for i, process in enumerate(members)
+    ]
+    exact = np.stack([process.gradient(discount) for process in processes])
+    mean = np.zeros_like(exact)
+    for drawn in itertools.product(*(range(len(pool)) for pool in pools)):
+        taken = [process.trajectories[t] for process, t in zip(members, drawn, strict=True)]
+        found = advantages(
+            [pool[t] for pool, t in zip(pools, drawn, strict=True)],
+            discount=discount,
+            discount_states=True,
+            **arguments,
+        )
+        chance = float(np.prod([trajectory.probability for trajectory in taken]))
+        for i, (trajectory, values) in enumerate(zip(taken, found, strict=True)):
+            mean[i // size] += chance * (values @ np.stack(trajectory.scores)) / size
+    return mean, exact
+
+
 def _gradients(
     episodes: list[Episode], drawn: npt.NDArray[np.int64], scores: Array, case: Case, discount: float, process: Process
 ) -> Array:
@@ -216,6 +273,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path("runs/unbiasedness.json"))
     options = parser.parse_args()
+    for label, arguments in EXACT.items():
+        for discount in (1.0, 0.8):
+            mean, exact = exact_mean(mixed_batch(), 2, arguments, discount)
+            print(
+                f"every batch of 3 problems x 2 episodes, discount {discount}: {label:26} {np.abs(mean - exact).max():.1e}"
+            )
     rows = table(options.groups, options.size)
     print(f"{'process':8}{'discount':>9}  {'estimator':30}{'exact':>10}{'mean':>10}{'se':>10}{'(mean-exact)/se':>17}")
     for row in rows:

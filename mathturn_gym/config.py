@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import gymnasium as gym
 
-    from mathturn_gym.dialogue import DialogueLike, Tokenizer
+    from mathturn_gym.dialogue import DialogueLike, History, Tokenizer
     from mathturn_gym.feedback import Feedback
     from mathturn_gym.problems import ProblemsLike, ProblemSource
     from mathturn_gym.rewards import RewardTerms
@@ -60,6 +60,9 @@ class EnvKeywords(TypedDict, total=False):
     reward_bias: float
     reward_terms: RewardTerms | None
     system_prompt: str | None
+    prompt_template: str | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    history: History
     render_mode: str | None
     gold_in_info: bool
 

@@ -2,6 +2,9 @@
 
     obs[k+1] = obs[k] ++ action[k] ++ feedback[k]
 
+Where the user asks for it (`history`), the observation is written anew between turns instead: then the law holds within
+each of the episode's segments.
+
 One class behind three ids, which differ only in the defaults of their keywords.
 """
 
@@ -16,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from mathturn_gym._calls import call_with_turn, name_of, place_of
-from mathturn_gym.dialogue import DialogueLike, Tokenizer, make_dialogue
+from mathturn_gym.dialogue import DialogueLike, History, Tokenizer, make_dialogue
 from mathturn_gym.errors import (
     EpisodeStateError,
     InvalidActionError,
@@ -43,6 +46,7 @@ _PROMPT_ROOM: Final = 2048
 _PROBED: Final = 16
 _PLAIN: Final = (str, int, float, bool, type(None))  # need no copy
 _NO_IDS: Final = np.zeros(0, np.int64)
+_PLACEHOLDER: Final = "{problem}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +62,7 @@ class EpisodeState:
         stream: Seed of the environment's stream of problems.
         next_index: Number of the problem that the next `reset()` shows.
         rng_state: State of the environment's `np_random`, or None.
+        segments: What the observation was before it was written anew, each with the turns played in it.
     """
 
     problem: Problem
@@ -68,6 +73,7 @@ class EpisodeState:
     stream: int
     next_index: int
     rng_state: Mapping[str, Any] | None
+    segments: tuple[Ids, ...] = ()
 
 
 class Beginning(NamedTuple):
@@ -101,6 +107,7 @@ class Transition(NamedTuple):
         info: What `step` returns.
         record: The turn; None where the prompt left no room for one.
         stop_reason: Why the episode ends with it, or None.
+        finished_segment: Where the observation is written anew: what it was until then, the action included.
     """
 
     observation: Ids
@@ -110,10 +117,11 @@ class Transition(NamedTuple):
     info: dict[str, Any]
     record: TurnRecord | None
     stop_reason: StopReason | None
+    finished_segment: Ids | None = None
 
 
 class MathMultiTurnEnv(gym.Env[Ids, Ids]):
-    """A token-level, multi-turn mathematics environment.
+    r"""A token-level, multi-turn mathematics environment.
 
     Observations are all ids so far, actions are completions (ids); both in `TokenIds`. An action may have any ids of
     the vocabulary, none at all, or more than the context has room for: it is verified, rewarded and appended as it is.
@@ -133,7 +141,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         stop_on_success: End at the first right answer.
         feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
             agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
-        verifier: None for the built-in `Verifier()`, another `Verifier`, an object with `verify_batch(responses, golds)` or
+        verifier: None for the built-in `Verifier()`; "boxed", "marked" or "lenient" for where it looks for the answer
+            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_batch(responses, golds)` or
             `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
             returns a `Verdict`, a bool or a score in [0, 1]. See `verification.TurnVerifier`.
         reward_scaling: See `rewards.turn_reward`.
@@ -141,6 +150,12 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         reward_terms: Terms added to that reward, `{"overlong": 1.0, "turn_cost": 0.05}`: weights of `rewards.TERMS`, or
             functions `TurnContext -> float` under other names. Each is reported in `info["reward_terms"]`.
         system_prompt: Text of a system message, or None.
+        prompt_template: What the user's first message is, with `{problem}` where the problem's text goes
+            ("{problem}\n\nPut the answer in \boxed{}."); None is the problem's text alone.
+        chat_template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
+        history: What later turns see of earlier ones: "keep" everything, "strip-thinking" (everything but thoughts), or
+            "template" (what the chat template makes of the whole dialogue). With the last two, observations are written
+            anew between turns, and an episode may have several segments. See `Dialogue`.
         render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
         gold_in_info: Put the accepted answers into `info["gold"]`.
 
@@ -171,6 +186,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         reward_bias: float = 0.0,
         reward_terms: RewardTerms | None = None,
         system_prompt: str | None = None,
+        prompt_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        history: History = "keep",
         render_mode: str | None = None,
         gold_in_info: bool = False,
     ) -> None:
@@ -188,7 +206,14 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._terms = get_terms(reward_terms)
         self.source = load_problems(problems)
         wanted = getattr(self._feedback, "dialogue", None) if dialogue is None else dialogue
-        self.dialogue = make_dialogue(wanted, tokenizer, system_prompt)
+        self.prompt_template = _check_template(prompt_template)
+        self.dialogue = make_dialogue(
+            wanted,
+            tokenizer,
+            system_prompt=system_prompt,
+            chat_template_kwargs=chat_template_kwargs,
+            history=None if history == "keep" else history,  # a dialogue that is given may have its own
+        )
         self.verifier = get_verifier(verifier)
         if max_context_tokens is None:
             max_context_tokens = _PROMPT_ROOM + self.num_turns * (self.max_completion_tokens + _FEEDBACK_ROOM)
@@ -203,6 +228,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._turns: list[TurnRecord] = []
         self._buffer: Ids = _NO_IDS
         self._length = 0
+        self._segments: tuple[Ids, ...] = ()
         self._verifier_errors = 0
         self._supplied: tuple[TurnContext, Verdict] | None = None
         self._stop_reason: StopReason | None = None
@@ -268,7 +294,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             raise EpisodeStateError("render() before reset(): there is no episode yet")
         if self.render_mode == "human":
             return None
-        return render_dialogue(self._problem, self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
+        return render_dialogue(
+            self._shown(self._problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt
+        )
 
     # ---- a turn and a reset in parts, so that others can verify many turns together, or while they do other things:
     # ---- working out changes nothing, committing cannot fail
@@ -306,6 +334,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             ids=ids,
             max_tokens=self._budget(self._length),
             earlier=tuple(self._turns),
+            segments=self._segments,
         )
 
     def supply_verdict(self, context: TurnContext, verdict: Verdict) -> None:
@@ -328,33 +357,46 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """
         if context is None or verdict is None:  # the prompt left no room, or there are no turns: nothing is played
             terminated, stop = self._stop_reason is StopReason.TURNS, self._stop_reason
-            info = self._info(self.problem, None, 0, stop, self._length, self._length, self._length)
+            info = self._info(self.problem, None, 0, stop, self._length, place=(self._length, self._length, 0))
             return Transition(self._observation(), 0.0, terminated, not terminated, info, None, stop)
         context = context.with_verdict(verdict)
         solved = verdict.correct and self.stop_on_success
-        text, feedback_ids, stop = "", _NO_IDS, None
+        start, end, segment = self._length, self._length + context.ids.shape[0], len(self._segments)
+        text, observation, anew, stop = "", None, False, None
         if solved or context.turn + 1 == self.num_turns:
             stop = StopReason.SOLVED if solved else StopReason.TURNS
         else:
             text = self._say(context)
-            feedback_ids = self.dialogue.feedback_ids(text, context.turn, context.ids)
-            if self._length + context.ids.shape[0] + feedback_ids.shape[0] >= self.max_context_tokens:
-                text, feedback_ids, stop = "", _NO_IDS, StopReason.CONTEXT
+            observation, anew = self._following(context, text)
+            if observation.shape[0] >= self.max_context_tokens:
+                text, observation, anew, stop = "", None, False, StopReason.CONTEXT
+        if observation is None:
+            observation = np.concatenate([context.context_ids, context.ids])
         reward, terms = self._reward(context)
-        observation = np.concatenate([context.context_ids, context.ids, feedback_ids])
-        start, feedback_start = self._length, self._length + context.ids.shape[0]
-        record = TurnRecord(context.response, verdict, text, reward, start, feedback_start, terms)
-        errors = self._verifier_errors + verdict.is_verifier_error
+        record = TurnRecord(context.response, verdict, text, reward, start, end, terms, segment)
+        finished = np.concatenate([context.context_ids, context.ids]) if anew else None
+        if anew:
+            start, end, segment = 0, self._feedback_start(observation, context, text), segment + 1
         info = self._info(
-            context.problem, record, context.turn + 1, stop, observation.shape[0], start, feedback_start, errors
+            context.problem,
+            record,
+            context.turn + 1,
+            stop,
+            observation.shape[0],
+            place=(start, end, segment),
+            errors=self._verifier_errors + verdict.is_verifier_error,
         )
-        truncated = stop is StopReason.CONTEXT
-        return Transition(observation, reward, stop is not None and not truncated, truncated, info, record, stop)
+        truncated, terminated = stop is StopReason.CONTEXT, stop is not None and stop is not StopReason.CONTEXT
+        return Transition(observation, reward, terminated, truncated, info, record, stop, finished)
 
     def commit_turn(self, transition: Transition) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
         """Plays what `weigh_turn` worked out; returns what `step` returns."""
         if transition.record is not None:
-            self._append(transition.observation[self._length :])
+            if transition.finished_segment is not None:
+                self._segments += (transition.finished_segment,)
+                self._new_buffer(transition.observation)
+            else:
+                self._append(transition.observation[self._length :])
             self._turns.append(transition.record)
             self._verifier_errors += transition.record.verdict.is_verifier_error
         self._stop_reason, self._supplied = transition.stop_reason, None
@@ -373,7 +415,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if seed is not None or stream is None:
             stream, index = self.np_random_seed % 2**32 if seed is None else seed, 0
         problem, next_index = self._choose(dict(options or {}), stream, index)
-        prompt = self.dialogue.problem_ids(problem)
+        prompt = self.dialogue.problem_ids(self._shown(problem))
         length = prompt.shape[0]
         if length > self.observation_space.max_length:
             self._stream, self._next_index = stream, next_index
@@ -384,7 +426,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         stop = None if self._budget(length) else StopReason.CONTEXT
         if not self.num_turns:
             stop = StopReason.TURNS
-        return Beginning(problem, prompt, stop, stream, next_index, self._info(problem, None, 0, stop, length, 0, 0))
+        return Beginning(problem, prompt, stop, stream, next_index, self._info(problem, None, 0, stop, length))
 
     def commit_reset(self, beginning: Beginning) -> tuple[Ids, dict[str, Any]]:
         """Begins what `plan_reset` worked out; returns what `reset` returns."""
@@ -408,7 +450,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         ids = self._observation()
         ids.setflags(write=False)
         return EpisodeState(
-            self._problem, ids, tuple(self._turns), self._stop_reason, self._ended, self._stream, self._next_index, rng
+            self._problem,
+            ids,
+            tuple(self._turns),
+            self._stop_reason,
+            self._ended,
+            self._stream,
+            self._next_index,
+            rng,
+            self._segments,
         )
 
     def set_state(self, state: EpisodeState) -> tuple[Ids, dict[str, Any]]:
@@ -424,13 +474,19 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 f" allowed: {self.observation_space}, {self.num_turns} turns"
             )
         self._begin(state.problem, state.ids, list(state.turns), state.stop_reason, ended=state.ended)
+        self._segments = state.segments
         self._stream, self._next_index = state.stream, state.next_index
         if state.rng_state is not None:
             self.np_random.bit_generator.state = copy.deepcopy(dict(state.rng_state))
         last = self._turns[-1] if self._turns else None
-        place = (0, 0) if last is None else (last.start, last.feedback_start)
         info = self._info(
-            state.problem, last, len(self._turns), state.stop_reason, self._length, *place, self._verifier_errors
+            state.problem,
+            last,
+            len(self._turns),
+            state.stop_reason,
+            self._length,
+            place=self._place(last),
+            errors=self._verifier_errors,
         )
         return self._observation(), info
 
@@ -470,7 +526,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         finite = self.source if isinstance(self.source, FiniteSource) else None
         count = min(_PROBED, len(finite)) if finite else 1
         problems = [finite[i] if finite else self.source.get(0, i) for i in range(count)]
-        shortest = min(self.dialogue.problem_ids(problem).shape[0] for problem in problems)
+        shortest = min(self.dialogue.problem_ids(self._shown(problem)).shape[0] for problem in problems)
         if shortest + 1 > self.max_context_tokens:
             raise InvalidValueError(
                 f"max_context_tokens must hold a prompt and one token of an answer, got {self.max_context_tokens}: the"
@@ -510,13 +566,52 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             )
         return text
 
+    def _shown(self, problem: Problem) -> Problem:
+        """The problem with the text that the policy is shown."""
+        if self.prompt_template is None:
+            return problem
+        # Written out and not formatted: problems and templates are full of braces.
+        shown = self.prompt_template.replace(_PLACEHOLDER, problem.prompt)
+        return Problem(problem.id, shown, problem.gold, problem.hints, problem.false_hints, problem.metadata)
+
+    def _following(self, context: TurnContext, text: str) -> tuple[Ids, bool]:
+        """The observation after a turn, and whether it is written anew instead of growing at its end."""
+        if getattr(self.dialogue, "history", "keep") == "keep":
+            feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
+            return np.concatenate([context.context_ids, context.ids, feedback]), False
+        exchanges = [(context.earlier_ids(k), turn.feedback) for k, turn in enumerate(context.earlier)]
+        rewriting: Any = self.dialogue  # `TurnDialogue` does not ask for it of those that keep everything
+        observation: Ids = rewriting.history_ids(self._shown(context.problem), [*exchanges, (context.ids, text)])
+        played = np.concatenate([context.context_ids, context.ids])
+        return observation, not np.array_equal(observation[: played.shape[0]], played)
+
+    def _feedback_start(self, observation: Ids, context: TurnContext, text: str) -> int:
+        """Where the feedback begins in an observation that was written anew: at what it ends with as feedback always does."""
+        feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
+        size = min(feedback.shape[0], observation.shape[0])
+        same = observation[observation.shape[0] - size :] == feedback[feedback.shape[0] - size :]
+        return int(observation.shape[0] - (size if same.all() else same[::-1].argmin()))
+
+    def _place(self, last: TurnRecord | None) -> tuple[int, int, int]:
+        """Where the ids begin that came with the last turn, where its feedback begins, and in what segment."""
+        if last is None:
+            return 0, 0, 0
+        if last.segment == len(self._segments):
+            return last.start, last.feedback_start, last.segment
+        ids = self._segments[last.segment][last.start : last.feedback_start]
+        context = TurnContext(self.problem, len(self._turns) - 1, self.num_turns, last.response, ids=ids)
+        return 0, self._feedback_start(self._observation(), context, last.feedback), len(self._segments)
+
     def _begin(
         self, problem: Problem, ids: Ids, turns: list[TurnRecord], stop: StopReason | None, *, ended: bool
     ) -> None:
         self._problem, self._turns, self._stop_reason, self._ended = problem, turns, stop, ended
         self._verifier_errors = sum(turn.verdict.is_verifier_error for turn in turns)
-        self._supplied = None
-        # Never the buffer of the episode before: whoever kept one of its turns keeps its ids.
+        self._supplied, self._segments = None, ()
+        self._new_buffer(ids)
+
+    def _new_buffer(self, ids: Ids) -> None:
+        # Never the buffer that was: whoever kept one of its turns keeps its ids.
         self._buffer, self._length = np.empty(max(1024, 2 * ids.shape[0]), np.int64), 0
         self._append(ids)
 
@@ -543,14 +638,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         turns: int,
         stop: StopReason | None,
         length: int,
-        new_ids_start: int,
-        feedback_start: int,
+        *,
+        place: tuple[int, int, int] = (0, 0, 0),
         errors: int = 0,
     ) -> dict[str, Any]:
         """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
+        new_ids_start, feedback_start, segment = place
         info = StepInfo(
             problem_id=problem.id,
-            prompt=problem.prompt,
+            prompt=self._shown(problem).prompt,
             metadata={k: v if type(v) in _PLAIN else copy.deepcopy(v) for k, v in problem.metadata.items()},
             turn=turns,
             turns_left=0 if stop is not None else self.num_turns - turns,
@@ -559,6 +655,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             feedback="" if last is None else last.feedback,
             new_ids_start=new_ids_start,
             feedback_start=feedback_start,
+            segment=segment,
             completion_budget=0 if stop is not None else self._budget(length),
             context_left=max(0, self.max_context_tokens - length),
             stop_reason=None if stop is None else stop.value,
@@ -574,7 +671,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """Prints what came with the last call (mode "human")."""
         from mathturn_gym.render import print_new
 
-        print_new(self.problem, self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
+        print_new(self._shown(self.problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
+
+
+def _check_template(template: str | None) -> str | None:
+    if template is not None and (not isinstance(template, str) or _PLACEHOLDER not in template):
+        raise InvalidValueError(
+            f"prompt_template must be a text with {_PLACEHOLDER} where the problem's text goes, got {template!r}"
+        )
+    return template
 
 
 def _check_bool(name: str, value: object) -> bool:
@@ -586,5 +691,12 @@ def _check_bool(name: str, value: object) -> bool:
 def _without_gold(verdict: Verdict) -> Verdict:
     """The verdict as `info` may show it: without the gold answer, and without a clock."""
     return Verdict(
-        verdict.status, verdict.reason, verdict.score, verdict.answer, verdict.span, gold=None, tier=verdict.tier
+        verdict.status,
+        verdict.reason,
+        verdict.score,
+        verdict.answer,
+        verdict.span,
+        gold=None,
+        tier=verdict.tier,
+        rule=verdict.rule,
     )

@@ -24,8 +24,10 @@ class StepInfo(TypedDict, total=False):
         verdict: The verdict of the turn just played, without the gold answer; None after `reset`.
         response: The text that was verified ("" after `reset`).
         feedback: What the environment said about it, as text ("" where it said nothing: after `reset`, at the end).
-        new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback.
+        new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback; all of it
+            where the observation was written anew.
         feedback_start: `obs[feedback_start:]` is the feedback (the prompt, after `reset`).
+        segment: How many times the observation was written anew in this episode (`history="keep"`: 0).
         completion_budget: The most tokens that the next completion can use, 0 at the end.
         context_left: `max_context_tokens` minus the observation's length, never below 0.
         stop_reason: "solved", "turns" or "context" at the end, None before.
@@ -45,6 +47,7 @@ class StepInfo(TypedDict, total=False):
     feedback: str
     new_ids_start: int
     feedback_start: int
+    segment: int
     completion_budget: int
     context_left: int
     stop_reason: str | None

@@ -7,6 +7,7 @@ Averages are over tokens, turns or episodes, never over rows, so that a layout i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -34,8 +35,8 @@ class PolicyLoss:
     Args:
         loss: Scalar to minimize; it carries the graph.
         policy: Its policy term, detached.
-        entropy: Mean entropy per token in nats, detached (0 where none was given).
-        kl: Mean KL estimate, detached (0 where no reference was given).
+        entropy: Mean entropy in nats over tokens, detached (0 where none was given).
+        kl: Mean KL estimate over tokens, detached (0 where no reference was given).
         ratio_mean: Mean importance ratio over tokens (1 where none is used).
         clip_fraction: Share of tokens whose gradient the clipping took away.
         approximate_kl: k3 estimate of KL(behavior || current) per token (0 where behavior log-probs are missing).
@@ -125,10 +126,11 @@ def policy_loss(
     behavior_cap: float | None = None,
     normalization: Unit = "token",
     denominator: float | None = None,
+    tokens: float | None = None,
     entropy: torch.Tensor | None = None,
     entropy_weight: float = 0.0,
     reference_logprobs: torch.Tensor | None = None,
-    kl_weight: float = 0.0,
+    kl_weight: float | Sequence[float] = 0.0,
     kl: KLEstimator = "k3",
 ) -> PolicyLoss:
     """The loss whose gradient improves the policy.
@@ -153,7 +155,8 @@ def policy_loss(
 
     Averages: `normalization="token"` is the mean over trained ids, `"turn"` the mean over turns of their means,
     `"sequence"` the mean over episodes of their means. `denominator` replaces the number of tokens, turns or
-    episodes: the whole batch's `count(...)` for micro-batches, a constant for Dr. GRPO.
+    episodes: the whole batch's `count(...)` for micro-batches, a constant for Dr. GRPO. Entropy and KL are means over
+    tokens whatever the policy's term is divided by, so that their weights have one unit for every algorithm.
 
     A batch without any trained id gives the loss 0 (with a graph), not NaN.
 
@@ -169,10 +172,13 @@ def policy_loss(
         behavior_cap: > 0, or None for no cap; with `proximal_logprobs` only.
         normalization: See above.
         denominator: > 0, or None.
+        tokens: How many tokens entropy and KL are means over, > 0; None is the batch's own number. Micro-batches, and
+            with them every `denominator` of one's own, need the whole batch's `count("token")`.
         entropy: float (B, T) from `token_logprobs`; needed for an `entropy_weight`.
         entropy_weight: The mean entropy, times this, is subtracted.
         reference_logprobs: float (B, T); needed for a `kl_weight`.
-        kl_weight: The mean of `kl_divergence`, times this, is added.
+        kl_weight: The mean of `kl_divergence`, times this, is added. Several numbers are one per turn, the last one
+            for all turns that follow: `(1.0, 0.0)` holds the first turn where it was, and lets the others go.
         kl: `"k1"`, `"k2"` or `"k3"`, see `kl_divergence`.
 
     Raises:
@@ -181,7 +187,9 @@ def policy_loss(
         InvalidEpisodeError: behavior log-probs that a ratio needs are missing.
     """
     _check_arguments(objective, ratio, normalization, kl, clip, clip_high, dual_clip, behavior_cap)
-    _check_pairs(entropy, entropy_weight, reference_logprobs, kl_weight, proximal_logprobs, behavior_cap)
+    weights = _turn_weights(kl_weight)
+    _check_pairs(entropy, entropy_weight, reference_logprobs, weights, proximal_logprobs, behavior_cap)
+    _check_tokens(tokens, denominator, entropy is not None or reference_logprobs is not None)
     _check_batch(batch, ratio, normalization, logprobs, proximal_logprobs, entropy, reference_logprobs)
     mean = _Mean.over(batch, normalization, denominator)
     mask = batch.loss_mask
@@ -205,12 +213,14 @@ def policy_loss(
             losses = losses * weight
     policy = loss = mean(losses)
     entropy_mean = kl_mean = zero
+    of_tokens = float(max(1, now.numel())) if tokens is None else float(tokens)
     if entropy is not None:
-        entropy_mean = mean(entropy[mask])
+        entropy_mean = entropy[mask].sum() / of_tokens
         loss = loss - entropy_weight * entropy_mean
     if reference_logprobs is not None:
-        kl_mean = mean(kl_divergence(now, reference_logprobs[mask].to(logprobs.dtype), kl))
-        loss = loss + kl_weight * kl_mean
+        drift = kl_divergence(now, reference_logprobs[mask].to(logprobs.dtype), kl)
+        kl_mean = drift.sum() / of_tokens
+        loss = loss + (drift * _by_turn(weights, batch).to(drift.dtype)).sum() / of_tokens
     gap = now.detach() - old
     return PolicyLoss(
         loss=loss,
@@ -377,25 +387,51 @@ def _check_batch(
             raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
     if ("sequence" in (ratio, normalization) or ratio == "product") and batch.split_episodes:
         raise InvalidValueError(
-            f"sequence ratios and means need whole episodes, but only some turns of "
+            f"sequence ratios and means need whole episodes, but only a part of "
             f"{batch.facts[batch.split_episodes[0]].name} are here: use micro_batches(..., keep_episodes=True)"
         )
     if ratio is not None:
         batch.require_logprobs(f"ratio={ratio!r}")
 
 
+def _turn_weights(kl_weight: float | Sequence[float]) -> tuple[float, ...]:
+    """One weight, or one per turn, as numbers."""
+    given = tuple(kl_weight) if isinstance(kl_weight, Sequence) else (kl_weight,)
+    if not given:
+        raise InvalidValueError("kl_weight must be a number or one per turn, got none")
+    return tuple(check_float("kl_weight", weight) for weight in given)
+
+
+def _by_turn(weights: Sequence[float], batch: PackedBatch) -> torch.Tensor:
+    """The weight of each trained id's turn, (M,)."""
+    table = torch.tensor(weights, dtype=torch.float64, device=batch.device)
+    return table[batch.turn_index[batch.loss_mask].long().clamp(max=len(weights) - 1)]
+
+
+def _check_tokens(tokens: float | None, denominator: float | None, has_terms: bool) -> None:
+    """A mean over a part alone would weigh entropy and KL once for each part."""
+    if tokens is not None and check_float("tokens", tokens, low=0.0) == 0.0:
+        raise InvalidValueError("tokens must be positive, got 0")
+    if has_terms and denominator is not None and tokens is None:
+        raise InvalidValueError(
+            "entropy and KL are means over tokens, and denominator is a number of your own: say how many tokens there are,"
+            ' tokens=batch.count("token") of the whole batch'
+        )
+
+
 def _check_pairs(
     entropy: torch.Tensor | None,
     entropy_weight: float,
     reference_logprobs: torch.Tensor | None,
-    kl_weight: float,
+    kl_weights: Sequence[float],
     proximal_logprobs: torch.Tensor | None,
     behavior_cap: float | None,
 ) -> None:
     """A weight without its tensor would be a term that silently does nothing."""
     if check_float("entropy_weight", entropy_weight) != 0 and entropy is None:
         raise InvalidValueError(f"entropy_weight is {entropy_weight:g}, but no entropy was given")
-    if check_float("kl_weight", kl_weight) != 0 and reference_logprobs is None:
-        raise InvalidValueError(f"kl_weight is {kl_weight:g}, but no reference_logprobs were given")
+    if any(kl_weights) and reference_logprobs is None:
+        shown = ", ".join(f"{weight:g}" for weight in kl_weights)
+        raise InvalidValueError(f"kl_weight is {shown}, but no reference_logprobs were given")
     if behavior_cap is not None and proximal_logprobs is None:
         raise InvalidValueError(f"behavior_cap is {behavior_cap:g}, but no proximal_logprobs were given")

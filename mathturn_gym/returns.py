@@ -37,7 +37,17 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Estimator: TypeAlias = Literal[
-    "turn_rloo", "rloo", "reinforce", "gae", "grpo", "dr_grpo", "reinforce_pp", "turn_reinforce_pp", "turn_mean"
+    "turn_rloo",
+    "shrunk_rloo",
+    "rloo",
+    "reinforce",
+    "gae",
+    "grpo",
+    "dr_grpo",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "turn_reinforce_pp",
+    "turn_mean",
 ]
 ESTIMATORS: Final[tuple[str, ...]] = get_args(Estimator)
 
@@ -45,10 +55,14 @@ BIASED: Final[dict[str, str]] = {
     "grpo": "its mean includes the episode itself and, with normalize_std, it is divided by a sampled deviation",
     "dr_grpo": "its mean includes the episode itself: the gradient is scaled by (G - 1) / G in a group of G",
     "reinforce_pp": "it is centered and scaled by figures of the same batch",
+    "reinforce_pp_baseline": "its mean includes the episode itself, and it is scaled by figures of the same batch",
     "turn_reinforce_pp": "it is centered and scaled by figures of the same batch",
     "turn_mean": "turns are centered per index, so whatever decides how many turns there are gets no credit",
 }
 """Estimators whose expected gradient is not the gradient of J, and why."""
+
+_WHOLE_EPISODE: Final = ("rloo", "grpo", "dr_grpo", "reinforce_pp_baseline")
+"""Estimators that give all turns of an episode one number."""
 
 _STD_EPSILON: Final = 1e-4  # the field's (DeepSeekMath has none; TRL and others divide by std + 1e-4)
 
@@ -96,15 +110,23 @@ def advantages(
     normalize_std: bool = True,
     values: Sequence[npt.ArrayLike] | None = None,
     gae_lambda: float = 1.0,
+    shrinkage: float | None = None,
 ) -> list[npt.NDArray[np.float32]]:
     r"""One advantage per turn, for every episode.
 
     G is the discounted return-to-go, i the episode, m its group's members (`Episode.group`; an episode without one
     is a group of its own), g = discount.
 
-    * `"turn_rloo"` (default): G_i[k] minus the mean of G_j[k] over the *other* members j that reached turn k; minus
-      nothing where no other did. The baseline depends on the other members only, so it is independent of what i
-      says: unbiased. (Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!", per turn.)
+    * `"turn_rloo"` (default): G_i[k] minus the mean of G_j[k] over the *other* members j that reached turn k. Where no
+      other did, minus the mean of the *other* groups' means at that turn; minus nothing where nobody else did. The
+      baseline depends on other episodes only, so it is independent of what i says: unbiased. (Kool et al. 2019, "Buy 4
+      REINFORCE samples, get a baseline for free!", per turn.)
+    * `"shrunk_rloo"`: G_i[k] minus (n * m + s * c) / (n + s), m being the mean over the n other members that reached
+      turn k, c the mean of the other groups' means, s the `shrinkage`. A mean of one or two
+      episodes is a poor baseline; c is a good one that knows nothing of the problem. Without a `shrinkage` s is the
+      variance within groups divided by that between groups, both estimated at turn k from the *other* groups (the
+      weight of a James-Stein estimator; Efron & Morris 1973, JASA 68): everything in the baseline comes from other
+      episodes, so it is unbiased as well.
     * `"rloo"`: G_i[0] minus the mean of the others' G_j[0], for every turn; the plain return in a group of one.
       Unbiased. (Ahmadian et al. 2024, arXiv:2402.14740.)
     * `"reinforce"`: G_i[k]. Unbiased, the largest variance. (Williams 1992.)
@@ -118,7 +140,9 @@ def advantages(
       arXiv:2503.20783.)
     * `"reinforce_pp"`: G_i[k] centered and scaled by mean and std over all sampled tokens of all `episodes`, each with
       its turn's return. **Biased**, the less the larger the batch. (Hu et al. 2025, arXiv:2501.03262.)
-    * `"turn_reinforce_pp"`: the same with every turn counting once, however many tokens it has. **Biased.**
+    * `"reinforce_pp_baseline"`: G_i[0] minus the mean of G_m[0], then divided by the deviation over all sampled tokens
+      of all `episodes`. **Biased.** (The same paper: REINFORCE++ with baseline.)
+    * `"turn_reinforce_pp"`: `"reinforce_pp"` with every turn counting once, however many tokens it has. **Biased.**
     * `"turn_mean"`: sum over l of g**l * (r_i[k+l] - mean of r_m[k+l] over the members that reached that turn).
       **Biased**, even to a gradient of zero where turns are alike and only their number depends on the policy.
       (The naive turn-level GRPO; kept for comparison.)
@@ -128,7 +152,8 @@ def advantages(
 
     With a discount below 1, return-to-go estimators follow the gradient of J only if turn k is also weighted by
     discount**k (`discount_states=True`); without it (the field's habit) later turns weigh more than J gives them.
-    (Nota & Thomas 2020, arXiv:1906.07073.) Whole-episode estimators (rloo, grpo, dr_grpo) need no such weight.
+    (Nota & Thomas 2020, arXiv:1906.07073.) Whole-episode estimators (rloo, grpo, dr_grpo, reinforce_pp_baseline) need
+    no such weight.
 
     Args:
         episodes: E episodes, at least one.
@@ -139,6 +164,7 @@ def advantages(
         values: `"gae"` only: for every episode float (K,) values of the contexts at which its turns began, or
             (K + 1,) with the value of what it ended in, which a *truncated* episode must have (0 to bootstrap nothing).
         gae_lambda: `"gae"` only, in [0, 1].
+        shrinkage: `"shrunk_rloo"` only: how many episodes the other groups' mean counts for, >= 0; None estimates it.
 
     Returns:
         E arrays, float32 (K,), computed in float64.
@@ -158,14 +184,18 @@ def advantages(
     lam = check_float("gae_lambda", gae_lambda, low=0.0, high=1.0)
     if (values is not None) != (estimator == "gae"):
         raise InvalidValueError(f"values are given with estimator 'gae' and only then, got estimator {estimator!r}")
+    if shrinkage is not None and estimator != "shrunk_rloo":
+        raise InvalidValueError(f"shrinkage is read by estimator 'shrunk_rloo' alone, got estimator {estimator!r}")
     _warn_if_biased(estimator, lam)
     table = _Table.of(episodes, gamma)
     if values is not None:
         result = _gae(table, _value_table(episodes, values, table.reached.shape[1]), lam)
     else:
         options: dict[str, Any] = {"normalize_std": normalize_std} if estimator == "grpo" else {}
+        if estimator == "shrunk_rloo":
+            options["shrinkage"] = None if shrinkage is None else check_float("shrinkage", shrinkage, low=0.0)
         result = _TABLE_ESTIMATORS[estimator](table, **options)
-    if discount_states and estimator not in ("rloo", "grpo", "dr_grpo"):
+    if discount_states and estimator not in _WHOLE_EPISODE:
         result = result * gamma ** np.arange(result.shape[1])
     spoken: npt.NDArray[np.float32] = np.where(table.spoken, result, 0.0).astype(np.float32)
     if not table.spoken.any():
@@ -201,17 +231,15 @@ def scale_advantages(
     >>> print(three.round(3), four.round(3))
     [1.039] [-1.386  0.   ]
     """
-    flat = np.concatenate(per_turn)
+    # In single precision the mean of equal numbers is not always that number, and the rest of it would be divided by
+    # a spread of zero.
+    flat = np.concatenate(per_turn).astype(np.float64)
     share = None if weights is None else np.concatenate([np.asarray(one, np.float64) for one in weights])
-    if share is not None:
-        mean = np.average(flat, weights=share)
-        spread = float(np.sqrt(np.average((flat - (mean if by == "std" else 0.0)) ** 2, weights=share)))
-    else:
-        mean = flat.mean()
-        # The deviation keeps the arrays' precision; the root mean square is taken in double precision.
-        spread = flat.std() if by == "std" else float(np.sqrt(np.mean(flat.astype(np.float64) ** 2)))
+    mean = float(np.average(flat, weights=share))
+    around = mean if by == "std" else 0.0
+    spread = float(np.sqrt(np.average((flat - around) ** 2, weights=share)))
     shift = mean if center else 0.0
-    return [((one - shift) / (spread + epsilon)).astype(np.float32) for one in per_turn]
+    return [((one.astype(np.float64) - shift) / (spread + epsilon)).astype(np.float32) for one in per_turn]
 
 
 def group_index(episodes: Sequence[Episode]) -> npt.NDArray[np.int64]:
@@ -309,9 +337,93 @@ def _rectangle(episodes: Sequence[Episode]) -> tuple[_Matrix, npt.NDArray[np.boo
 
 
 def _turn_rloo(table: _Table) -> _Matrix:
-    others = table.group_sum(table.reached.astype(np.float64)) - 1
+    mean, count = _others_mean(table)
+    return table.returns - np.where(count > 0, mean, _Elsewhere.of(table).center())
+
+
+def _shrunk_rloo(table: _Table, *, shrinkage: float | None) -> _Matrix:
+    mean, count = _others_mean(table)
+    elsewhere = _Elsewhere.of(table)
+    pseudo = elsewhere.shrinkage() if shrinkage is None else np.full_like(mean, shrinkage)
+    pseudo = np.where(elsewhere.groups > 0, pseudo, 0.0)  # nothing to shrink towards
+    weight = count + pseudo
+    # An infinite shrinkage is the others' mean alone.
+    own = np.divide(count, weight, out=np.zeros_like(mean), where=np.isfinite(weight) & (weight > 0))
+    baseline = own * mean + (1.0 - own) * elsewhere.center()
+    return table.returns - baseline
+
+
+def _others_mean(table: _Table) -> tuple[_Matrix, _Matrix]:
+    """For each turn the mean return of the group's other members that reached it (0 for none), and their number."""
+    others = np.maximum(table.group_sum(table.reached.astype(np.float64)) - 1, 0)
     total = table.group_sum(table.returns) - table.returns
-    return table.returns - np.divide(total, others, out=np.zeros_like(total), where=others > 0)
+    return np.divide(total, others, out=np.zeros_like(total), where=others > 0), others
+
+
+def _of_others(per_group: _Matrix) -> _Matrix:
+    """Each row replaced by the sum of all other rows."""
+    nothing = np.zeros((1, per_group.shape[1]))
+    before = np.concatenate([nothing, np.cumsum(per_group, axis=0)[:-1]])
+    behind = np.concatenate([np.cumsum(per_group[::-1], axis=0)[::-1][1:], nothing])
+    return np.asarray(before + behind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """What the *other* groups say about each turn; every array is (E, K), and equal within a group.
+
+    All are sums over the groups before and behind the own one. (A total less the own part would be the same but for
+    rounding, and rounding that depends on the own group is a bias where a comparison with zero follows.)
+    """
+
+    members: _Matrix  # that reached the turn
+    groups: _Matrix  # with at least one of these
+    means: _Matrix  # sum of those groups' mean returns
+    squared_means: _Matrix
+    squared_errors: _Matrix  # of returns about their group's mean
+    inverse_sizes: _Matrix  # sum over groups of 1 / members
+
+    @classmethod
+    def of(cls, table: _Table) -> _Elsewhere:
+        number = int(table.groups.max()) + 1
+        shape = (number, table.returns.shape[1])
+
+        def summed(matrix: _Matrix) -> _Matrix:
+            result = np.zeros(shape)
+            np.add.at(result, table.groups, matrix)
+            return result
+
+        members = summed(table.reached.astype(np.float64))
+        sums = summed(np.where(table.reached, table.returns, 0.0))
+        there = members > 0
+        means = np.divide(sums, members, out=np.zeros(shape), where=there)
+        errors = summed(np.where(table.reached, (table.returns - means[table.groups]) ** 2, 0.0))
+        inverse = np.divide(1.0, members, out=np.zeros(shape), where=there)
+        per_group = (members, there.astype(np.float64), means, means**2, errors, inverse)
+        return cls(*(_of_others(one)[table.groups] for one in per_group))
+
+    def center(self) -> _Matrix:
+        """The mean of the groups' means; 0 where no group reached the turn."""
+        return np.divide(self.means, self.groups, out=np.zeros_like(self.means), where=self.groups > 0)
+
+    def shrinkage(self) -> _Matrix:
+        """Variance within groups divided by that between them; infinite where groups do not differ (or cannot tell).
+
+        Between groups: the variance of their means, less what the episodes' own noise adds to it. Where no group has
+        two members noise and difference cannot be told apart; the weight does not matter then, for the own group has
+        (nearly always) no other member either.
+        """
+        freedom = self.members - self.groups
+        within = np.divide(self.squared_errors, freedom, out=np.zeros_like(self.means), where=freedom > 0)
+        spread = self.squared_means - self.groups * self.center() ** 2
+        of_means = np.divide(spread, self.groups - 1, out=np.zeros_like(self.means), where=self.groups > 1)
+        noise = within * np.divide(self.inverse_sizes, self.groups, out=np.zeros_like(within), where=self.groups > 0)
+        between = of_means - noise
+        result = np.full_like(within, np.inf)
+        # A difference of squares has rounding of its own.
+        known = (freedom > 0) & (self.groups > 1) & (between > 1e-9 * self.squared_means)
+        result[known] = within[known] / between[known]
+        return result
 
 
 def _rloo(table: _Table) -> _Matrix:
@@ -337,6 +449,17 @@ def _dr_grpo(table: _Table) -> _Matrix:
     return _grpo(table, normalize_std=False)
 
 
+def _reinforce_pp_baseline(table: _Table) -> _Matrix:
+    table.check_groups("reinforce_pp_baseline")
+    whole = table.whole()
+    centered = _per_turn(table, whole - table.group_sum(whole) / table.group_size())
+    result = np.zeros_like(centered)
+    if table.spoken.any():
+        tokens = [table.tokens[table.spoken]]
+        result[table.spoken] = scale_advantages([centered[table.spoken]], weights=tokens, epsilon=1e-8)[0]
+    return result
+
+
 def _turn_reinforce_pp(table: _Table, *, by_tokens: bool = False) -> _Matrix:
     result = np.zeros_like(table.returns)
     if table.spoken.any():
@@ -358,11 +481,13 @@ def _turn_mean(table: _Table) -> _Matrix:
 
 _TABLE_ESTIMATORS: Final[dict[str, Callable[..., _Matrix]]] = {
     "turn_rloo": _turn_rloo,
+    "shrunk_rloo": _shrunk_rloo,
     "rloo": _rloo,
     "reinforce": _reinforce,
     "grpo": _grpo,
     "dr_grpo": _dr_grpo,
     "reinforce_pp": _reinforce_pp,
+    "reinforce_pp_baseline": _reinforce_pp_baseline,
     "turn_reinforce_pp": _turn_reinforce_pp,
     "turn_mean": _turn_mean,
 }

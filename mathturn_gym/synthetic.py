@@ -21,6 +21,7 @@ def synthetic_episode(
     *,
     prompt: int | Sequence[int] = 8,
     feedback: int = 4,
+    anew: Sequence[int] = (),
     group: str | None = None,
     vocab_size: int = 100,
     logprobs: bool = True,
@@ -35,6 +36,8 @@ def synthetic_episode(
         completions: Lengths of its K completions; 0 is an empty one.
         prompt: The prompt's length, or its ids.
         feedback: Ids of feedback between two turns.
+        anew: Turns, from 1 on, before which the context is written anew: each begins a segment, with a context that is as
+            long as prompt and feedback together.
         group: See `Episode.group`.
         vocab_size: Ids are in [0, vocab_size).
         logprobs: False: the policy gave none (NaN).
@@ -42,7 +45,7 @@ def synthetic_episode(
         fields: Other fields of `Episode`, or different ones.
 
     Raises:
-        InvalidValueError: a negative length.
+        InvalidValueError: a negative length, or a turn in `anew` that is not there.
 
     >>> synthetic_episode(0, 0, [3, 2], prompt=5, feedback=4).turn_spans.tolist()
     [[5, 8], [12, 14]]
@@ -57,8 +60,12 @@ def synthetic_episode(
         dtype=np.int64,
     )
     turns = len(completions)
-    lengths = np.array(completions, np.int64)
-    begins = len(start) + np.cumsum(lengths + feedback) - lengths - feedback
+    if not set(anew) <= set(range(1, turns)):
+        raise InvalidValueError(f"anew must hold turns in [1, {turns - 1}], got {list(anew)}")
+    lengths, gaps = np.array(completions, np.int64), np.full(turns, feedback, np.int64)
+    gaps[:1] = len(start)
+    gaps[list(anew)] = max(1, len(start) + feedback)
+    begins = np.cumsum(lengths + gaps) - lengths
     spans = np.stack([begins, begins + lengths], axis=1).reshape(-1, 2)
     size = int(spans[-1, 1]) if turns else len(start)
     mask = np.zeros(size, np.bool_)
@@ -85,5 +92,6 @@ def synthetic_episode(
         "index": index,
         "seed": seed,
         "group": group,
+        "segment_starts": np.array([0, *(int(spans[turn - 1, 1]) for turn in sorted(anew))], np.int64),
     }
     return Episode(**{**known, **fields})

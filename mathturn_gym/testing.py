@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from mathturn_gym.dialogue import CHATML_TEMPLATE, Dialogue
+from mathturn_gym.dialogue import CHATML_TEMPLATE, Dialogue, completion_ids
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, check_int
 from mathturn_gym.info import StepInfo
 from mathturn_gym.seeding import derive_seed, uniforms
@@ -39,13 +39,17 @@ TEMPLATES: Final[dict[str, str]] = {
 trimmed content, no generation prompt, and no markers at all."""
 
 
-def make_tokenizer(template: str = "chatml", seed: int = 0, merges: int = 40) -> Any:
+def make_tokenizer(
+    template: str = "chatml", seed: int = 0, merges: int = 40, *, marks: Sequence[str] = (), eos: str = "<|im_end|>"
+) -> Any:
     """A small byte-level tokenizer with random merges: takes any text, downloads nothing, differs by seed.
 
     Args:
         template: A name in `TEMPLATES`, or a Jinja chat template; None for a tokenizer without one.
         seed: Decides the order of the bytes and the merges.
         merges: How many pairs are merged.
+        marks: Further special tokens, such as those that a template writes.
+        eos: The special token that ends a sequence.
 
     >>> tokenizer = make_tokenizer("header", seed=1)
     >>> tokenizer.decode(tokenizer("héllo 3")["input_ids"])
@@ -65,7 +69,7 @@ def make_tokenizer(template: str = "chatml", seed: int = 0, merges: int = 40) ->
             pairs.append((left, right))
             pieces.append(left + right)
             common.append(left + right)
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin|>"]
+    specials = list(dict.fromkeys(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin|>", *marks, eos]))
     vocabulary = {piece: i + len(specials) for i, piece in enumerate(pieces)}
     model = models.BPE(vocab={**{s: i for i, s in enumerate(specials)}, **vocabulary}, merges=pairs)
     backend = Tokenizer(model)
@@ -75,7 +79,7 @@ def make_tokenizer(template: str = "chatml", seed: int = 0, merges: int = 40) ->
     tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         bos_token="<|begin|>",
-        eos_token="<|im_end|>",
+        eos_token=eos,
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
         clean_up_tokenization_spaces=False,
@@ -110,8 +114,7 @@ class ScriptedPolicy:
 
     def _one(self, context: Ids, limit: int) -> Completion:
         text = self._text(context)
-        plain = self._dialogue.tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids = np.array([*plain, *self._dialogue.end_of_turn], np.int64)
+        ids = completion_ids(self._dialogue, text)
         return Completion(ids[:limit], np.zeros(min(limit, len(ids)), np.float32), truncated=len(ids) > limit)
 
     def _text(self, context: Ids) -> str:
@@ -227,7 +230,7 @@ def _check_episode(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, i
     observation, info = env.reset(seed=seed, options={"index": index})
     _same("reset", (observation, info), twin.reset(seed=seed, options={"index": index}))
     _check_info(info, observation, np.zeros(0, np.int64), 0)
-    over = False
+    over, segment = False, 0
     while not over:
         for bad in (np.array([space.vocab_size]), np.zeros(space.max_length + 1, np.int64), np.zeros(2), [1, 2]):
             _raises(InvalidActionError, f"the action {bad!r}", functools.partial(env.step, bad))
@@ -242,10 +245,15 @@ def _check_episode(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, i
         observation, reward, terminated, truncated, info = result
         assert type(reward) is float, f"the reward is a {type(reward).__name__}, not a float"
         assert not (terminated and truncated), "an episode is terminated and truncated"
-        assert np.array_equal(observation[: len(before) + size], np.concatenate([before, action])), (
-            f"turn {info['turn']}: the observation is not the one before ++ the action ++ feedback"
-        )
-        _check_info(info, observation, before, size)
+        if info["segment"] == segment:
+            assert np.array_equal(observation[: len(before) + size], np.concatenate([before, action])), (
+                f"turn {info['turn']}: the observation is not the one before ++ the action ++ feedback"
+            )
+            _check_info(info, observation, before, size)
+        else:  # it was written anew, and says so
+            assert info["segment"] == segment + 1, f"turn {info['turn']}: segment {info['segment']} after {segment}"
+            _check_info(info, observation, before[:0], info["feedback_start"])
+        segment = info["segment"]
         over = terminated or truncated
         assert over == (info["stop_reason"] is not None), f"stop_reason is {info['stop_reason']!r}, over is {over}"
     _raises(EpisodeStateError, "step() after the end", lambda: env.step(np.zeros(0, np.int64)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -173,6 +174,8 @@ class Verdict:
         gold: The accepted answer it was compared with last, or None.
         tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"custom"`: a function of the
             user's; `"error"`: none, the user's verifier raised), or None.
+        rule: What found the answer in the response (`"box"`, `"tag"`, `"hash"`, `"phrase"`, `"whole"`, `"formula"`, `"line"`,
+            `"number"`; `"answer"` where the text was given as one), or None.
         seconds: Time it took; not part of equality, so that a verdict is reproducible.
     """
 
@@ -183,6 +186,7 @@ class Verdict:
     span: tuple[int, int] | None = None
     gold: str | None = None
     tier: str | None = None
+    rule: str | None = None
     seconds: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
@@ -305,9 +309,10 @@ class TurnRecord:
         verdict: The verdict, gold answer included.
         feedback: The feedback as text, "" where there was none.
         reward: The reward.
-        start: Where its action begins in the observation.
-        feedback_start: Where its feedback begins.
+        start: Where its action begins in its segment (the observation that the policy was shown).
+        feedback_start: Where its action ends.
         reward_terms: What the reward is the sum of, where terms were asked for.
+        segment: Number of its segment; 0 unless observations are written anew between turns (see `Dialogue.history`).
     """
 
     response: str
@@ -317,6 +322,7 @@ class TurnRecord:
     start: int
     feedback_start: int
     reward_terms: Mapping[str, float] | None = None
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,8 +337,9 @@ class TurnContext:
         context_ids: int64 (L,), read-only; the observation before the action.
         ids: int64 (A,), read-only; the action.
         max_tokens: The most tokens that the action could have had.
-        earlier: The turns before this one. The ids of turn k are `context_ids[earlier[k].start:earlier[k].feedback_start]`.
+        earlier: The turns before this one; `earlier_ids(k)` are the ids of turn k.
         verdict: The turn's verdict; None while it is being judged.
+        segments: Contexts that were written anew since, int64 (L,) each, with the turns that were played in them.
     """
 
     problem: Problem
@@ -344,6 +351,12 @@ class TurnContext:
     max_tokens: int = 0
     earlier: tuple[TurnRecord, ...] = ()
     verdict: Verdict | None = None
+    segments: tuple[Ids, ...] = ()
+
+    def earlier_ids(self, turn: int) -> Ids:
+        """The action of an earlier turn, int64 (A,)."""
+        record = self.earlier[turn]
+        return (*self.segments, self.context_ids)[record.segment][record.start : record.feedback_start]
 
     def with_verdict(self, verdict: Verdict) -> TurnContext:
         """The turn after it was judged."""
@@ -358,6 +371,7 @@ class TurnContext:
             self.max_tokens,
             self.earlier,
             verdict,
+            self.segments,
         )
 
     @property
@@ -380,7 +394,8 @@ class Turn:
         index: From 0.
         context: int64 (L,); everything the policy saw before it answered.
         ids: int64 (A,); the completion.
-        feedback_ids: int64 (F,); what followed (empty after the last turn).
+        feedback_ids: int64 (F,); what followed in the same segment (empty after the last turn, and where the context was
+            written anew).
         logprobs: float32 (A,).
         versions: int32 (A,).
         truncated: The completion was cut off by its budget.
@@ -415,6 +430,10 @@ class Episode:
 
     The ids are what counts: texts are only derived from them, for readers. `print(episode)` is the dialogue.
 
+    Where the context was written anew between turns (`history` of the environment), the episode has several *segments*, end
+    to end in `ids`. Each is a sequence that the policy saw and continued; within each, context[k+1] = context[k] ++
+    completion[k] ++ feedback[k]. Ids of earlier answers that stand again in a later segment are context there.
+
     Args:
         problem_id: The problem's id.
         ids: int64 (T,): prompt ++ completion[0] ++ feedback[0] ++ completion[1] …
@@ -441,6 +460,8 @@ class Episode:
         budgets: The most tokens that each completion could have; K numbers, or none at all where nobody noted them.
         token_values: Other numbers of each id by name, float32 (T,), NaN where an id has none: "entropy", "raw_logprob"
             (of the policy, where asked for), "advantage" (of a trainer).
+        segment_starts: int64 (S,); where each segment begins in `ids`, the first at 0. A segment ends with its last
+            completion, where another one follows.
 
     Raises:
         InvalidEpisodeError: a law is broken; the message names the field and the turn.
@@ -470,6 +491,7 @@ class Episode:
     gold: tuple[str, ...] = ()
     budgets: tuple[int, ...] = ()
     token_values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    segment_starts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def __post_init__(self) -> None:
         """Checks every law that can be checked without the environment."""
@@ -479,6 +501,24 @@ class Episode:
     def num_turns(self) -> int:
         """Number of turns, K."""
         return int(self.turn_spans.shape[0])
+
+    @property
+    def num_segments(self) -> int:
+        """Number of segments, S; 1 where the context only grew."""
+        return int(self.segment_starts.shape[0])
+
+    @property
+    def segments(self) -> tuple[Ids, ...]:
+        """The segments as views, int64 (L,) each: the sequences that the policy saw."""
+        ends = [*self.segment_starts[1:].tolist(), len(self.ids)]
+        return tuple(self.ids[start:end] for start, end in zip(self.segment_starts.tolist(), ends, strict=True))
+
+    @property
+    def turn_segments(self) -> npt.NDArray[np.int64]:
+        """The segment of each turn, int64 (K,)."""
+        # A completion without an id may lie where its segment ends: it belongs to that one, because segments begin with
+        # a context.
+        return np.maximum(np.searchsorted(self.segment_starts, self.turn_spans[:, 0]) - 1, 0).astype(np.int64)
 
     @property
     def prompt_length(self) -> int:
@@ -498,8 +538,8 @@ class Episode:
     def __repr__(self) -> str:
         """`Episode(3 on 'p/1': wrong → right, reward 0, 57 tokens)`."""
         said = " → ".join(verdict.status.value for verdict in self.verdicts) or "no turn"
-        reward = f"reward {self.rewards.sum():g}"
-        return f"Episode({self.index} on {shorten(self.problem_id)}: {said}, {reward}, {len(self.ids)} tokens)"
+        tokens = f"{len(self.ids)} tokens" + (f" in {self.num_segments} segments" if self.num_segments > 1 else "")
+        return f"Episode({self.index} on {shorten(self.problem_id)}: {said}, reward {self.rewards.sum():g}, {tokens})"
 
     def __str__(self) -> str:
         """The dialogue with verdicts and rewards, colored where it is printed in a terminal."""
@@ -516,12 +556,15 @@ class Episode:
     @property
     def turns(self) -> tuple[Turn, ...]:
         """The turns as views (no id is copied)."""
-        spans = self.turn_spans.tolist()
-        ends = [start for start, _ in spans[1:]] + [len(self.ids)]
+        spans, segments = self.turn_spans.tolist(), self.turn_segments.tolist()
+        begins = self.segment_starts.tolist()
+        closes = [*begins[1:], len(self.ids)]
+        goes_on = [following == segment for segment, following in pairwise([*segments, None])]
+        ends = [spans[k + 1][0] if goes_on[k] else closes[segment] for k, segment in enumerate(segments)]
         return tuple(
             Turn(
                 index=k,
-                context=self.ids[:start],
+                context=self.ids[begins[segments[k]] : start],
                 ids=self.ids[start:end],
                 feedback_ids=self.ids[end : ends[k]],
                 logprobs=self.logprobs[start:end],
@@ -611,6 +654,7 @@ def check_episode(episode: Episode) -> None:
         values = getattr(episode, name)
         if values is not None and not np.all(np.isfinite(values)):
             raise InvalidEpisodeError(f"{who}: {name} must be finite, got {values.tolist()}")
+    _check_segments(episode, who)
     mask = np.zeros(size, np.bool_)
     end_before = 0
     for k, (start, end) in enumerate(spans.tolist()):
@@ -630,6 +674,25 @@ def check_episode(episode: Episode) -> None:
     if backwards.size:
         turn = _turn_at(spans, np.flatnonzero(mask)[backwards[0]])
         raise InvalidEpisodeError(f"{who}, turn {turn}: versions run backwards or are negative: {own.tolist()}")
+
+
+def _check_segments(episode: Episode, who: str) -> None:
+    """Raises unless segments follow one another, each but the last ends with a completion, and no completion crosses."""
+    starts, spans = episode.segment_starts, episode.turn_spans
+    if starts.dtype != np.int64 or starts.ndim != 1 or not starts.size or starts[0] != 0:
+        raise InvalidEpisodeError(f"{who}: segment_starts must be int64 numbers from 0 on, got {starts!r}")
+    if starts.size == 1:
+        return
+    if np.any(np.diff(starts) <= 0) or starts[-1] >= episode.ids.shape[0]:
+        raise InvalidEpisodeError(f"{who}: segment_starts must increase and lie before the end, got {starts.tolist()}")
+    for segment, start in enumerate(starts[1:].tolist(), 1):
+        crossing = np.flatnonzero((spans[:, 0] < start) & (start < spans[:, 1]))
+        if crossing.size:
+            raise InvalidEpisodeError(
+                f"{who}: turn {int(crossing[0])} crosses into segment {segment}, which begins at {start}"
+            )
+        if start not in spans[:, 1]:
+            raise InvalidEpisodeError(f"{who}: segment {segment - 1} must end with a completion, at {start}")
 
 
 def _turn_at(spans: npt.NDArray[np.int64], at: np.intp) -> int:

@@ -99,7 +99,8 @@ PUBLIC: dict[str, str] = {
         " collect load_problems pack"
     ),
     "mathturn_gym.dialogue": (
-        "CHATML_TEMPLATE Dialogue DialogueLike TurnDialogue completion_ids load_tokenizer make_dialogue"
+        "CHATML_TEMPLATE Dialogue DialogueLike History Thinking Tokenizer TurnDialogue completion_ids load_tokenizer"
+        " make_dialogue"
     ),
     "mathturn_gym.env": "Beginning EpisodeState MathMultiTurnEnv StepInfo Transition",
     "mathturn_gym.errors": (

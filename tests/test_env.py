@@ -98,7 +98,7 @@ def test_same_seed_same_problem_and_the_next_reset_goes_on() -> None:
 
 
 def test_unseeded_environments_differ() -> None:
-    assert len({gym.make("MathMultiTurn-v0").reset()[1]["problem_id"] for _ in range(5)}) == 5
+    assert len({gym.make("MathMultiTurn-v0").reset()[1]["problem_id"] for _ in range(5)}) > 1
 
 
 # ---- a dialogue, turn by turn

@@ -221,6 +221,56 @@ def test_forbidden_ids_leave_entropy_and_gradient_finite() -> None:
     assert found.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("normalization", "denominator"),
+    [("token", None), ("token", 640.0), ("turn", None), ("sequence", None), ("sequence", 3.0)],
+)
+def test_entropy_and_kl_are_means_over_tokens_whatever_the_policys_term_is_divided_by(
+    normalization: Any, denominator: float | None
+) -> None:
+    batch = batch_of(made([[0.5], [0.5] * 3], [1.0, 0.0]), made([[0.5] * 2], [4.0], index=1))
+    p = now(batch, [0.5] * 6)
+    entropy = torch.zeros(batch.input_ids.shape, dtype=torch.float64)
+    entropy[batch.loss_mask] = torch.tensor([0.6, 0.0, 0.3, 0.0, 0.9, 0.0], dtype=torch.float64)
+    reference = batch.behavior_logprobs.double()
+    reference[batch.loss_mask] -= torch.tensor([1.2, 0.0, 0.0, 0.6, 0.0, 0.0])
+    options: dict[str, Any] = {"normalization": normalization, "denominator": denominator, "tokens": 6}
+    plain = policy_loss(p, batch, **options)
+    terms: dict[str, Any] = {"entropy": entropy, "reference_logprobs": reference, "kl": "k1"}
+    out = policy_loss(p, batch, **options, **terms, entropy_weight=0.1, kl_weight=2.0)
+    assert out.metrics()["entropy"] == pytest.approx(0.3)
+    assert out.metrics()["kl"] == pytest.approx(0.3)
+    assert out.loss.item() == pytest.approx(plain.loss.item() - 0.1 * 0.3 + 2.0 * 0.3)
+
+
+def test_parts_of_a_batch_add_up_to_its_means_of_entropy_and_kl() -> None:
+    pairs = [made([[0.5], [0.5] * 3], [1.0, 0.0]), made([[0.5] * 2], [4.0], index=1)]
+    whole, parts = batch_of(*pairs), [batch_of(pair) for pair in pairs]
+
+    def entropies(batch: PackedBatch) -> float:
+        entropy = torch.where(batch.loss_mask, 0.7, 0.0)
+        found = policy_loss(
+            batch.behavior_logprobs, batch, entropy=entropy, denominator=99.0, tokens=whole.count("token")
+        )
+        return float(found.entropy)
+
+    assert sum(entropies(part) for part in parts) == pytest.approx(entropies(whole)) == pytest.approx(0.7)
+    with pytest.raises(InvalidValueError, match=r'tokens=batch\.count\("token"\)'):
+        policy_loss(whole.behavior_logprobs, whole, entropy=whole.behavior_logprobs, denominator=99.0)
+
+
+def test_a_kl_weight_for_each_turn_holds_the_first_and_lets_the_others_go() -> None:
+    batch = batch_of(made([[0.5], [0.5] * 2, [0.5]], [0.0, 0.0, 0.0]))
+    p = now(batch, [0.5] * 4)
+    reference = torch.full(batch.input_ids.shape, math.log(0.25), dtype=torch.float64)
+    drift = math.log(2)
+    for weights, expected in (((3.0, 0.0), [3, 0, 0, 0]), ((1.0, 2.0), [1, 2, 2, 2]), ((1.0, 0.0, 5.0), [1, 0, 0, 5])):
+        out = policy_loss(p, batch, reference_logprobs=reference, kl_weight=weights, kl="k1")
+        assert out.loss.item() == pytest.approx(sum(expected) * drift / 4)
+        assert out.kl.item() == pytest.approx(drift), "what is logged is the mean, without weights"
+        assert gradient(out.loss, p, batch) == [round(weight / 4, 5) for weight in expected]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_empty_loss_mask_gives_zero_not_nan(layout: Any) -> None:
     batch = pack([synthetic_episode(0, i, [0], group="g") for i in range(2)], layout)
@@ -250,7 +300,7 @@ def test_sequence_ratios_refuse_parts_of_an_episode() -> None:
     part = micro_batches(batch, max_tokens=14)[0]
     p = torch.zeros(part.input_ids.shape)
     for options in ({"ratio": "sequence"}, {"normalization": "sequence"}):
-        with pytest.raises(InvalidValueError, match=r"only some turns of episode 0 .* keep_episodes=True"):
+        with pytest.raises(InvalidValueError, match=r"only a part of episode 0 .* keep_episodes=True"):
             policy_loss(p, part, **options)  # type: ignore[arg-type]
     assert policy_loss(p, part).loss.isfinite()
 
@@ -270,6 +320,9 @@ def test_sequence_ratios_refuse_parts_of_an_episode() -> None:
         ({"behavior_cap": 5.0}, "no proximal_logprobs were given"),
         ({"entropy_weight": 0.1}, "no entropy was given"),
         ({"kl_weight": 0.1}, "no reference_logprobs were given"),
+        ({"kl_weight": [0.0, 0.1]}, "kl_weight is 0, 0.1, but no reference_logprobs were given"),
+        ({"kl_weight": []}, "kl_weight must be a number or one per turn"),
+        ({"tokens": 0}, "tokens must be positive"),
         ({"entropy": torch.zeros(1, 1)}, r"entropy must be \(1, 10\), got \(1, 1\)"),
     ],
 )

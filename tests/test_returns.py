@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import sys
@@ -22,6 +23,7 @@ from mathturn_gym.returns import (
     episode_returns,
     group_index,
     returns_to_go,
+    scale_advantages,
 )
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Episode
@@ -148,17 +150,32 @@ def test_gae_with_lambda_one_and_no_critic_is_the_return() -> None:
     )
 
 
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["a", "b", None]), st.lists(st.floats(-5, 5), max_size=4)), min_size=1, max_size=9
-    )
+def other_groups_means(episodes: list[Episode], go: list[Any], i: int, k: int) -> list[float]:
+    """By definition: the mean return at turn k of each group other than episode i's, where anybody reached it."""
+    numbers = group_index(episodes)
+    reached: dict[int, list[float]] = {}
+    for j, other in enumerate(episodes):
+        if numbers[j] != numbers[i] and other.num_turns > k:
+            reached.setdefault(int(numbers[j]), []).append(float(go[j][k]))
+    return [float(np.mean(values)) for values in reached.values()]
+
+
+RAGGED = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.lists(st.floats(-5, 5), max_size=4)), min_size=1, max_size=9
 )
-def test_the_default_equals_its_definition_on_ragged_groups(drawn: list[tuple[str | None, list[float]]]) -> None:
-    episodes = [
+
+
+def ragged(drawn: list[tuple[str | None, list[float]]]) -> list[Episode]:
+    return [
         synthetic_episode(1, i, [1] * len(rewards), group=name, rewards=np.array(rewards, np.float64))
         for i, (name, rewards) in enumerate(drawn)
     ]
+
+
+@settings(deadline=None)
+@given(RAGGED)
+def test_the_default_equals_its_definition_on_ragged_groups(drawn: list[tuple[str | None, list[float]]]) -> None:
+    episodes = ragged(drawn)
     found = advantages(episodes, discount=0.7)
     go = [returns_to_go(e.rewards, 0.7).astype(np.float64) for e in episodes]
     for i, episode in enumerate(episodes):
@@ -168,7 +185,73 @@ def test_the_default_equals_its_definition_on_ragged_groups(drawn: list[tuple[st
                 for j, other in enumerate(episodes)
                 if j != i and other.group is not None and other.group == episode.group and other.num_turns > k
             ]
-            assert found[i][k] == pytest.approx(go[i][k] - (np.mean(others) if others else 0.0), abs=1e-5)
+            means = other_groups_means(episodes, go, i, k)
+            baseline = np.mean(others) if others else np.mean(means) if means else 0.0
+            assert found[i][k] == pytest.approx(go[i][k] - baseline, abs=1e-5)
+
+
+@settings(deadline=None)
+@given(RAGGED, st.floats(0, 5))
+def test_the_shrunk_baseline_equals_its_definition(drawn: list[tuple[str | None, list[float]]], pseudo: float) -> None:
+    episodes = ragged(drawn)
+    found = advantages(episodes, "shrunk_rloo", discount=0.7, shrinkage=pseudo)
+    go = [returns_to_go(e.rewards, 0.7).astype(np.float64) for e in episodes]
+    numbers = group_index(episodes)
+    for i, episode in enumerate(episodes):
+        for k in range(episode.num_turns):
+            others = [
+                go[j][k] for j, e in enumerate(episodes) if j != i and numbers[j] == numbers[i] and e.num_turns > k
+            ]
+            means = other_groups_means(episodes, go, i, k)
+            count, own = len(others), float(np.mean(others)) if others else 0.0
+            if not means:
+                baseline = own
+            elif count + pseudo == 0:
+                baseline = float(np.mean(means))
+            else:
+                baseline = (count * own + pseudo * float(np.mean(means))) / (count + pseudo)
+            assert found[i][k] == pytest.approx(go[i][k] - baseline, abs=1e-4)
+
+
+@settings(deadline=None)
+@given(RAGGED, st.sampled_from(["turn_rloo", "shrunk_rloo"]), st.floats(-5, 5))
+def test_a_baseline_does_not_depend_on_what_the_episode_itself_got(
+    drawn: list[tuple[str | None, list[float]]], estimator: Any, change: float
+) -> None:
+    episodes = ragged(drawn)
+    own = episodes[0]
+    changed = [dataclasses.replace(own, rewards=own.rewards + change), *episodes[1:]]
+    before, after = (advantages(part, estimator, discount=1.0)[0] for part in (episodes, changed))
+    gains = returns_to_go(changed[0].rewards, 1.0) - returns_to_go(own.rewards, 1.0)
+    np.testing.assert_allclose(after - before, gains, atol=1e-4)
+
+
+def test_shrinkage_is_estimated_from_the_other_groups() -> None:
+    # At the only turn: groups b, c and d say that problems differ much and episodes on one hardly do.
+    apart = [
+        *group([0.0], [0.0]),
+        *group([1.0], [1.1], name="b"),
+        *group([5.0], [5.1], name="c"),
+        *group([9.0], [9.1], name="d"),
+    ]
+    alike = [
+        *group([0.0], [0.0]),
+        *group([1.0], [9.0], name="b"),
+        *group([5.2], [4.8], name="c"),
+        *group([9.0], [1.0], name="d"),
+    ]
+    own_problem = advantages(apart, "shrunk_rloo")[0][0]  # less about 0, what the other member got
+    all_problems = advantages(alike, "shrunk_rloo")[0][0]  # less about 5, what everybody gets
+    assert abs(own_problem) < 0.02
+    assert all_problems == pytest.approx(-5.0, abs=1e-6)
+    within, between = 0.005, 16.0 - 0.005 / 2  # by hand: variances of b, c, d and of their means 1.05, 5.05, 9.05
+    pseudo = within / between
+    assert own_problem == pytest.approx(-pseudo * 5.05 / (1 + pseudo), rel=1e-3)
+
+
+def test_a_scale_of_equal_numbers_is_no_division_by_rounding() -> None:
+    same = [np.full(127, 0.1, np.float32), np.full(3, 0.1, np.float32)]
+    assert np.abs(np.concatenate(scale_advantages(same, epsilon=1e-8))).max() == 0.0
 
 
 def test_groups_are_numbered_and_the_unnamed_stay_alone() -> None:
@@ -186,7 +269,7 @@ def test_biased_estimators_say_so_and_unbiased_ones_do_not(estimator: Any) -> No
 
 
 def test_unbiased_estimators_do_not_warn() -> None:
-    for estimator in ("turn_rloo", "rloo", "reinforce"):
+    for estimator in ("turn_rloo", "shrunk_rloo", "rloo", "reinforce"):
         advantages(group(*HAND), estimator)
     values = [[0.0] * e.num_turns for e in group(*HAND)]
     advantages(group(*HAND), "gae", values=values)
@@ -209,7 +292,7 @@ def test_empty_completions_get_zero_and_all_empty_is_said(caplog: pytest.LogCapt
 
 
 def test_equal_returns_give_zero_not_nan() -> None:
-    for estimator in ("grpo", "reinforce_pp", "rloo", "turn_rloo", "turn_mean"):
+    for estimator in ("grpo", "reinforce_pp", "reinforce_pp_baseline", "rloo", "turn_rloo", "shrunk_rloo", "turn_mean"):
         assert lists(quiet(group([1.0], [1.0], [1.0]), estimator)) == [[0.0]] * 3
 
 
@@ -235,6 +318,9 @@ def test_episodes_without_turns_have_no_advantages() -> None:
         (group([1.0], name=None), {"estimator": "grpo"}, "episode 0 on 'synthetic/0' .* is alone"),
         (group([1.0]), {"estimator": "dr_grpo"}, "'dr_grpo' needs groups of at least 2"),
         (group([1.0]), {"estimator": "turn_mean"}, "is alone"),
+        (group([1.0]), {"estimator": "reinforce_pp_baseline"}, "is alone"),
+        (group([1.0]), {"estimator": "rloo", "shrinkage": 1.0}, "shrinkage is read by estimator 'shrunk_rloo' alone"),
+        (group([1.0]), {"estimator": "shrunk_rloo", "shrinkage": -1.0}, "shrinkage must"),
     ],
 )
 def test_mistakes_are_named(episodes: list[Episode], options: dict[str, Any], message: str) -> None:
@@ -253,7 +339,7 @@ def test_unbiased_estimators_have_the_exact_gradient_as_their_mean() -> None:
     bench = load_benchmark("unbiasedness")
     size, groups = 3, 100_000
     known = [case for case in bench.cases(size) if case.factor is not None and case.label != "grpo without std"]
-    assert len(known) == 6
+    assert len(known) == 8
     rows = bench.run(bench.stop_process(), 1.0, known, groups=groups, size=size, seed=1)
     rows += bench.run(bench.retry_process(), 0.8, known, groups=groups, size=size, seed=2)
     for row in rows:
@@ -264,6 +350,24 @@ def test_unbiased_estimators_have_the_exact_gradient_as_their_mean() -> None:
     for row in rows:
         if row.case.label == "dr_grpo":
             assert np.all(np.abs(row.deviations) > 4), row
+
+
+def test_the_expected_gradient_over_every_possible_batch_is_the_exact_one() -> None:
+    """No sampling: 4,096 batches of three problems with two episodes each, each times its probability."""
+    bench = load_benchmark("unbiasedness")
+    for label, arguments in bench.EXACT.items():
+        mean, exact = bench.exact_mean(bench.mixed_batch(), 2, arguments, 0.8)
+        assert np.abs(exact).min() > 0.01
+        np.testing.assert_allclose(mean, exact, atol=1e-7, err_msg=label)  # advantages are float32
+    # The enumeration can fail: a mean that holds the episode itself is off by one half in groups of two.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiasedEstimatorWarning)
+        mean, exact = bench.exact_mean(bench.mixed_batch()[:2], 2, {"estimator": "dr_grpo"}, 0.8)
+    np.testing.assert_allclose(mean, exact / 2, atol=1e-7)
+    # And with what follows an action left to chance, over 10,000 batches of two problems.
+    retries = [bench.retry_process((0.3, -0.4)), bench.retry_process((-1.0, 1.0))]
+    mean, exact = bench.exact_mean(retries, 2, bench.EXACT["shrunk_rloo, shrinkage 0.5"], 1.0)
+    np.testing.assert_allclose(mean, exact, atol=1e-7)
 
 
 def test_per_index_centring_is_blind_to_the_number_of_turns() -> None:

@@ -59,9 +59,40 @@ def test_turns_are_views_of_the_episode() -> None:
     assert pickle.loads(pickle.dumps(episode)).ids.tolist() == episode.ids.tolist()
 
 
+def test_segments_are_the_sequences_that_the_policy_saw() -> None:
+    """Prompt 1 2, completion 3 4; written anew: 5, completion 6."""
+    episode = make_episode(segment_starts=np.array([0, 4]))
+    first, second = episode.turns
+    assert (episode.num_segments, [one.tolist() for one in episode.segments]) == (2, [[1, 2, 3, 4], [5, 6]])
+    assert episode.turn_segments.tolist() == [0, 1]
+    assert (first.context.tolist(), first.feedback_ids.tolist()) == ([1, 2], [])
+    assert (second.context.tolist(), second.ids.tolist()) == ([5], [6])
+    assert repr(episode).endswith("6 tokens in 2 segments)")
+
+
+def test_a_completion_without_an_id_belongs_to_the_segment_that_ends_there() -> None:
+    episode = make_episode(
+        ids=np.arange(6),
+        loss_mask=np.array([0, 0, 0, 0, 0, 1], np.bool_),
+        logprobs=np.array([0, 0, 0, 0, 0, -1], np.float32),
+        versions=np.array([-1, -1, -1, -1, -1, 0], np.int32),
+        turn_spans=np.array([[4, 4], [5, 6]]),
+        segment_starts=np.array([0, 4]),
+    )
+    assert episode.turn_segments.tolist() == [0, 1]
+    assert episode.turns[0].context.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"segment_starts": np.array([1, 4])}, "segment_starts must be int64 numbers from 0 on"),
+        ({"segment_starts": np.array([0.0, 4.0])}, "segment_starts must be int64"),
+        ({"segment_starts": np.zeros(0, np.int64)}, "segment_starts must be int64"),
+        ({"segment_starts": np.array([0, 4, 4])}, "segment_starts must increase"),
+        ({"segment_starts": np.array([0, 6])}, "segment_starts must increase and lie before the end"),
+        ({"segment_starts": np.array([0, 3])}, "turn 0 crosses into segment 1, which begins at 3"),
+        ({"segment_starts": np.array([0, 5])}, "segment 0 must end with a completion, at 5"),
         ({"loss_mask": np.array([0, 1, 1, 1, 0, 1], np.bool_)}, "loss_mask is not True exactly on turn_spans"),
         ({"logprobs": np.zeros(5, np.float32)}, r"logprobs must be float32 of shape \(6,\)"),
         ({"logprobs": np.array([0, 0, -1, 0.5, 0, -3], np.float32)}, r"logprobs\[3\] must be a finite number <= 0"),

@@ -39,8 +39,13 @@ def to_sequence_sample(
         task_id: Number of its task, or None for the one it was imported with, or none.
 
     Raises:
-        InvalidEpisodeError: it has no returns, misses log-probs, or begins without a prompt.
+        InvalidEpisodeError: it has no returns, misses log-probs, begins without a prompt, or has several segments.
     """
+    if episode.num_segments > 1:
+        raise InvalidEpisodeError(
+            f"episode {episode.index} on {episode.problem_id!r} has {episode.num_segments} segments, and the format has one"
+            ' context that grows: play it with history="keep"'
+        )
     if episode.returns is None:
         raise InvalidEpisodeError(
             f"episode {episode.index} on {episode.problem_id!r} has no returns, which the format calls rewards: record it"

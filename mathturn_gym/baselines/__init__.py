@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms.ppo import PPO
     from mathturn_gym.baselines.algorithms.reinforce import REINFORCE
     from mathturn_gym.baselines.algorithms.reinforce_pp import ReinforcePP
+    from mathturn_gym.baselines.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
     from mathturn_gym.baselines.algorithms.rloo import RLOO
     from mathturn_gym.baselines.algorithms.scaled_dr_grpo import ScaledDrGRPO
+    from mathturn_gym.baselines.algorithms.shrunk_rloo import ShrunkRLOO
     from mathturn_gym.baselines.algorithms.turn_ppo import TurnPPO
     from mathturn_gym.baselines.algorithms.turn_reinforce_pp import TurnReinforcePP
     from mathturn_gym.baselines.algorithms.turn_rloo import TurnRLOO
@@ -50,8 +52,10 @@ __all__ = [
     "Optimization",
     "PolicyConfig",
     "ReinforcePP",
+    "ReinforcePPBaseline",
     "RunConfig",
     "ScaledDrGRPO",
+    "ShrunkRLOO",
     "TrainResult",
     "TurnPPO",
     "TurnRLOO",
@@ -77,8 +81,10 @@ _HOME: Final = {
     "Optimization": "baselines.settings",
     "PolicyConfig": "decoding",
     "ReinforcePP": "baselines.algorithms.reinforce_pp",
+    "ReinforcePPBaseline": "baselines.algorithms.reinforce_pp_baseline",
     "RunConfig": "baselines.settings",
     "ScaledDrGRPO": "baselines.algorithms.scaled_dr_grpo",
+    "ShrunkRLOO": "baselines.algorithms.shrunk_rloo",
     "TrainResult": "baselines.training",
     "TurnPPO": "baselines.algorithms.turn_ppo",
     "TurnReinforcePP": "baselines.algorithms.turn_reinforce_pp",

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mathturn_gym._files import sync
 from mathturn_gym.errors import CheckpointError, StorageError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) 
     (folder / "trainer.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
     sums = {file.name: _checksum(file) for file in sorted(folder.iterdir())}
     (folder / _CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
-    for file in folder.iterdir():
-        _to_disk(file)
+    sync(folder)  # a power loss must not leave names whose content has not arrived
 
 
 def verify_checkpoint(folder: Path) -> None:
@@ -142,9 +141,3 @@ def _checksum(file: Path) -> str:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _to_disk(file: Path) -> None:
-    """A power loss must not leave names whose content has not arrived."""
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())

@@ -43,7 +43,7 @@ def validation_env(config: RunConfig, policy: Policy | None = None) -> Any:
 
 
 def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> dict[str, float]:
-    """Accuracy by turn on the test split, and tokens per episode.
+    """Accuracy by turn on the test split, on how many different problems, and tokens per episode.
 
     Args:
         env: Environment and splits.
@@ -59,5 +59,6 @@ def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> di
     return {
         **accuracy_by_turn(played, int(env.value("num_turns"))),
         "episodes": len(played),
+        "problems": len({episode.problem_id for episode in played}),
         "tokens_per_episode": float(np.mean([episode.loss_mask.sum() for episode in played])),
     }

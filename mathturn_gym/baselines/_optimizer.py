@@ -26,12 +26,13 @@ class Optimizer:
         options: Which optimizer, with its settings, and the most that a gradient's norm may be.
 
     Attributes:
+        learning_rate: At the schedule's factor 1.
         steps: Gradient steps done.
     """
 
     def __init__(self, module: torch.nn.Module, learning_rate: float, options: Optimization) -> None:
         self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
-        self._learning_rate, self._max_norm = learning_rate, options.max_grad_norm
+        self.learning_rate, self._max_norm = learning_rate, options.max_grad_norm
         self._optimizer = _make(list(self._named.values()), learning_rate, options)
         self._optimizer.zero_grad(set_to_none=True)
         self.steps = 0
@@ -49,7 +50,7 @@ class Optimizer:
         norm = float(torch.nn.utils.clip_grad_norm_(self._named.values(), most))
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
-                group["lr"] = self._learning_rate * rate
+                group["lr"] = self.learning_rate * rate
             self._optimizer.step()
             self.steps += 1
         self._optimizer.zero_grad(set_to_none=True)

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym._files import locked, storage_errors, write_atomically, write_json
+from mathturn_gym._files import locked, storage_errors, sync, write_atomically, write_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
 from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
@@ -212,6 +212,7 @@ class RunFolder:
                 shutil.rmtree(aside, ignore_errors=True)
                 self.checkpoint_path.rename(aside)
             fresh.rename(self.checkpoint_path)
+            sync(self.path, whole=False)
         for outdated in self.checkpoints()[self._config.keep :]:
             shutil.rmtree(outdated, ignore_errors=True)
 

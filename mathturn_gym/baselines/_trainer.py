@@ -1,7 +1,7 @@
 """The trainer of language models: one loop for every algorithm with `credit` and `loss`.
 
-    each iteration:  collect ─► credit ─► pack ─► minibatches: log-probs ─► loss ─► optimizer
-                                ^^^^^^                                      ^^^^
+    each iteration:  collect ─► credit ─► pack ─► corrections ─► minibatches: log-probs ─► loss ─► optimizer
+                                ^^^^^^                                                      ^^^^
 
 Everything random is drawn from (seed, iteration), so a resumed run continues the curve that it would have drawn.
 """
@@ -9,13 +9,14 @@ Everything random is drawn from (seed, iteration), so a resumed run continues th
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,17 @@ import torch
 from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
+from mathturn_gym.baselines._corrections import corrected
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
 from mathturn_gym.baselines._kept_episodes import with_advantages
 from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder
 from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
+from mathturn_gym.baselines._signal import DryWatch, carries_signal, groups_of, uniform_share
 from mathturn_gym.baselines.algorithms import Algorithm, Part
-from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
+from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
 from mathturn_gym.decoding import load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.losses import PolicyLoss, trained_logprobs
@@ -45,6 +49,15 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 __all__ = ["DivergedError", "Trainer"]
 
 _LOG = logging.getLogger(__name__)
+_MUCH: Final = 3.0
+"""A learning rate that is so many times what suits the model's size is worth a warning."""
+
+
+class Drawn(NamedTuple):
+    """Episodes of an iteration: those that are learned from, and all that were sampled for them."""
+
+    kept: Sequence[Episode]
+    sampled: Sequence[Episode]
 
 
 class DivergedError(Exception):
@@ -66,6 +79,7 @@ class Trainer(Session):
     Attributes:
         config: The run.
         iteration: Iterations done.
+        drawn: Episodes sampled in training; the next one's index.
         tokens: Tokens sampled in training.
         cpu_s: CPU seconds of this process spent in `step`.
     """
@@ -73,13 +87,17 @@ class Trainer(Session):
     def __init__(self, config: RunConfig, policy: Policy | None = None) -> None:
         assert isinstance(config.algorithm, Algorithm)
         self.config, self.algorithm = config, config.algorithm
-        self.iteration = self.tokens = 0
+        self.iteration = self.tokens = self.drawn = 0
         self.cpu_s = 0.0
         self._evaluated: Sequence[Episode] = ()
         self._learned_from: Sequence[Episode] = ()
         self._policy = _trainable(config, policy)
         self.model = self._policy.model
         use_row_attention(self.model)
+        _switch_off_dropout(self.model)
+        self.config = config = dataclasses.replace(config, optimization=_for_model(config, self.model))
+        self.recomputes = _recomputes(config, self.model)
+        self._watch = DryWatch()
         if config.optimization.gradient_checkpointing:
             _checkpoint_gradients(self.model)
         self._optimizer = self.make_optimizer(self.model)
@@ -155,19 +173,24 @@ class Trainer(Session):
             DivergedError: a loss, gradient or weight is no longer finite.
         """
         options, began, cpu = self.config.optimization, time.perf_counter(), time.process_time()
-        episodes = self.play()
+        drawn = self.draw()
+        episodes = drawn.sampled
         played = time.perf_counter()
         for episode in episodes if self._curriculum is not None else ():
             self._curriculum.record_episode(episode)  # type: ignore[union-attr]
-        batch = self.credit(episodes)
-        self._learned_from = with_advantages(episodes[: self.config.evaluation.kept], batch)
+        batch = self.credit(drawn.kept)
+        self._learned_from = with_advantages(drawn.kept[: self.config.evaluation.kept], batch)
         share = self.config.budget.share_used(
             iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
         )
         rate = options.rate(self.iteration, share)
         figures = {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
-        sampled = int(batch.loss_mask.sum())
+        if self.algorithm.episodes_per_problem > 1:
+            figures["uniform_groups"] = uniform_share(episodes)
+        sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
+        self._watch.see(not figures["skipped"], figures["entropy"], len(episodes))
         self.iteration += 1
+        self.drawn += len(episodes)
         self.tokens += sampled
         self._policy.version = self.iteration
         taken = time.perf_counter()
@@ -182,31 +205,70 @@ class Trainer(Session):
             "train/reward": float(np.mean([episode.rewards.sum() for episode in episodes])),
             "train/turns": turns / len(episodes),
             "train/completion_tokens": sampled / max(1, turns),
-            "train/learning_rate": options.learning_rate * rate,
+            "train/learning_rate": self._optimizer.learning_rate * rate,
             **{f"train/{name}": value for name, value in figures.items()},
             "time/rollout_s": played - began,
             "time/update_s": taken - played,
             "time/tokens_per_s": batch.num_tokens / (taken - began),
         }
 
+    def draw(self) -> Drawn:
+        """Samples the episodes of the iteration that comes next.
+
+        With `dynamic_sampling`, groups without a difference are set aside, and more groups are sampled in their place
+        (DAPO, Yu et al. 2025, arXiv:2503.14476, section 3.2); where the rounds do not suffice, they fill the batch up.
+        """
+        wanted, rounds = self.config.optimization.batch_episodes, self.config.optimization.dynamic_sampling
+        sampled: list[Episode] = []
+        told: list[Episode] = []
+        silent: list[Episode] = []
+        for _ in range(1 + rounds):
+            found = self._play(self.drawn + len(sampled))
+            sampled += found
+            for group in groups_of(found) if rounds else [found]:
+                (told if not rounds or differ(group) else silent).extend(group)
+            if len(told) >= wanted:
+                break
+        return Drawn([*told, *silent][:wanted], sampled)
+
     def play(self) -> list[Episode]:
-        """The episodes of the iteration that comes next."""
-        batch = self.config.optimization.batch_episodes
+        """The episodes that the next iteration learns from."""
+        return list(self.draw().kept)
+
+    def _play(self, first: int) -> list[Episode]:
         with self.autocast():
             return collect(
                 self._env,
                 self._policy,
-                batch,
+                self.config.optimization.batch_episodes,
                 seed=derive_seed(self.config.seed, "train"),
-                first_index=self.iteration * batch,
+                first_index=first,
                 group_size=self.algorithm.episodes_per_problem,
-                discount=getattr(self.algorithm, "discount", 1.0),
+                discount=self._discount,
             )
 
     def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
         """The episodes with what the algorithm says their tokens were worth."""
-        found = self.algorithm.credit(episodes, self.state)
+        algorithm = self.algorithm
+        if algorithm.reward_kl and algorithm.charges_turns:
+            episodes = charged(episodes, self._spent(episodes), algorithm.reward_kl, self._discount)
+        if algorithm.continues_truncated and any(episode.truncated for episode in episodes):
+            episodes = continued(episodes, self._discount)
+        found = algorithm.credit(episodes, self.state)
         return found if isinstance(found, PackedBatch) else self.pack(episodes, found)
+
+    @property
+    def _discount(self) -> float:
+        return float(getattr(self.algorithm, "discount", 1.0))
+
+    def _spent(self, episodes: Sequence[Episode]) -> list[npt.NDArray[np.float64]]:
+        """Nats of KL from the start (k1 estimate) of each turn."""
+        reference = self.reference_logprobs(self.pack(episodes)).cpu().double().numpy()
+        drift = [e.logprobs.astype(np.float64) - row[: len(e.ids)] for e, row in zip(episodes, reference, strict=True)]
+        return [
+            np.array([one[start:end].sum() for start, end in e.turn_spans.tolist()])
+            for e, one in zip(episodes, drift, strict=True)
+        ]
 
     def evaluate(self) -> Metrics:
         """Accuracy by turn on the validation problems; the same episodes each time."""
@@ -246,7 +308,9 @@ class Trainer(Session):
             learning_rate: None is the policy's.
         """
         options = self.config.optimization
-        return Optimizer(module, options.learning_rate if learning_rate is None else learning_rate, options)
+        rate = options.learning_rate if learning_rate is None else learning_rate
+        assert rate is not None, "a trainer's config has a learning rate by the model's size"
+        return Optimizer(module, rate, options)
 
     def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
         """Episodes as a padded batch on the policy's device, row i being episode i.
@@ -306,9 +370,17 @@ class Trainer(Session):
 
     def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor:
         """Float (B, T): log-probs of the trained tokens under the policy at the start, without a graph."""
+        return self._in_parts(batch, self._reference_of)
+
+    def policy_logprobs(self, batch: PackedBatch) -> torch.Tensor:
+        """Float (B, T): log-probs of the trained tokens under the policy as it is, without a graph."""
+        with torch.no_grad():
+            return self._in_parts(batch, lambda part: self._logprobs(self.model, part)[0])
+
+    def _in_parts(self, batch: PackedBatch, logprobs: Callable[[PackedBatch], torch.Tensor]) -> torch.Tensor:
         found = torch.zeros(batch.input_ids.shape, device=batch.device)
         for rows, part in self.forward_parts(batch):
-            of_part = self._reference_of(part)
+            of_part = logprobs(part)
             found[rows, : of_part.shape[1]] = of_part
         return found
 
@@ -322,7 +394,8 @@ class Trainer(Session):
 
     def checkpoint(self) -> TrainerState:
         """What `load` needs, besides the weights."""
-        numbers: dict[str, Any] = {"tokens": self.tokens, "cpu_s": self.cpu_s, **self.state.numbers()}
+        numbers: dict[str, Any] = {"tokens": self.tokens, "drawn": self.drawn, "cpu_s": self.cpu_s}
+        numbers.update(self.state.numbers())
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
         tensors = {**self._optimizer.tensors("policy"), **self.state.tensors()}
@@ -342,33 +415,38 @@ class Trainer(Session):
             if self._curriculum is not None:
                 self._curriculum.load_state_dict(state.numbers["curriculum"])
             self.iteration, self.tokens = state.iteration, int(state.numbers["tokens"])
-            self.cpu_s = float(state.numbers["cpu_s"])
+            self.drawn, self.cpu_s = int(state.numbers["drawn"]), float(state.numbers["cpu_s"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
 
     # ---- inside
 
     def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
-        """Gradient steps over the batch; the mean of each step's figures."""
+        """Gradient steps over the batch; the mean of each step's figures. A batch that teaches nothing moves nothing."""
+        learned = carries_signal(batch)
+        batch, corrections = corrected(batch, self)
         figures: list[Metrics] = []
         self.model.train()
         for minibatch in self.minibatches(batch, "minibatches"):
             outs, parts = [], self.parts(minibatch)
             for part in parts:
-                out = self.loss_of(part, minibatch)
-                out.loss.backward()  # type: ignore[no-untyped-call]
+                with torch.set_grad_enabled(learned):
+                    out = self.loss_of(part, minibatch)
+                if learned:
+                    out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
-            norm = self._optimizer.step(rate)
+            norm = self._optimizer.step(rate) if learned else 0.0
             self.check_finite("loss or gradient norm", sum(out["loss"] for out in outs), norm)
             figures.append({**_merged(outs, [part.count("token") for part in parts]), "grad_norm": norm})
         self.model.eval()
-        return {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        means = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        return {**means, **corrections, "skipped": float(not learned)}
 
     def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
         """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""
         logprobs, entropy = self._logprobs(self.model, part)
         terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
-        if self.algorithm.kl_weight:
+        if np.any(self.algorithm.kl_weight):
             terms["reference_logprobs"] = self._reference_of(part)
             terms["kl_weight"] = self.algorithm.kl_weight
         return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
@@ -414,6 +492,49 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
             f"policy.{cut[0]} must be off in training: what it cuts off has a probability in the loss, and none in sampling"
         )
     return found
+
+
+def _for_model(config: RunConfig, model: Any) -> Optimization:
+    """The run's optimization with a learning rate, and a word where that was made for a much smaller model."""
+    options = config.optimization
+    adapter = config.policy.lora is not None or config.policy.adapter is not None
+    suited = suited_rate(sum(one.numel() for one in model.parameters()), adapter=adapter)
+    if options.learning_rate is None:
+        return dataclasses.replace(options, learning_rate=suited)
+    if options.optimizer == "adamw" and options.learning_rate > _MUCH * suited:
+        _LOG.warning(
+            "optimization.learning_rate %.2g is %.0f times what suits a model of this size (%.2g): it may break the"
+            " policy; leave it out to have it by size",
+            options.learning_rate,
+            options.learning_rate / suited,
+            suited,
+        )
+    return options
+
+
+def _recomputes(config: RunConfig, model: Any) -> bool:
+    """Whether log-probs are computed again before the first step: where half precision has sampled, unless told."""
+    asked = config.optimization.recompute_logprobs
+    halved = config.optimization.precision == "bfloat16" or next(model.parameters()).dtype.itemsize < 4
+    return halved or config.optimization.importance_cap is not None if asked is None else asked
+
+
+def _switch_off_dropout(model: torch.nn.Module) -> None:
+    """Sets every dropout of a model to 0: the policy that is trained must be the one that has sampled.
+
+    With dropout the ratio to the behavior log-probs is noise before anything was learned, and clipping cuts it off.
+    """
+    found = []
+    for name, module in model.named_modules():
+        own = ["p"] if isinstance(module, torch.nn.modules.dropout._DropoutNd) else []
+        own += [field for field in vars(module) if "dropout" in field]  # attention layers pass a number on
+        for field in own:
+            value = getattr(module, field)
+            if isinstance(value, float) and value > 0:
+                setattr(module, field, 0.0)
+                found.append(f"{name}.{field}")
+    if found:
+        _LOG.info("dropout is off in training, for ratios to mean something: %s", ", ".join(found))
 
 
 def _checkpoint_gradients(model: Any) -> None:

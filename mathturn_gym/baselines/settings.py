@@ -23,7 +23,7 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["PARTS", "Budget", "Evaluation", "Optimization", "OptimizerName", "RunConfig", "Schedule"]
+__all__ = ["PARTS", "Budget", "Evaluation", "Optimization", "OptimizerName", "RunConfig", "Schedule", "suited_rate"]
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerName = Literal["adamw", "adafactor", "sgd"]
@@ -35,6 +35,9 @@ _OPTIMIZER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "sgd": ("momentum",),
 }
 """Options that only some optimizers read."""
+
+_SMALLEST: Final = 133_000
+"""Parameters up to which a learning rate of 1e-3 is right."""
 
 _Part = TypeVar("_Part", bound="DataclassInstance")
 
@@ -105,13 +108,30 @@ class Budget:
         return min(1.0, max(by_tokens, by_iterations))
 
 
+def suited_rate(parameters: int, *, adapter: bool = False) -> float:
+    """A learning rate for AdamW that a model of this size survives: 1e-3 * (133,000 / parameters)^(2/3).
+
+    A power law through three sizes at which rates were tried (133 thousand: 1e-3; 1.06 million: 1.5e-4 learned, and 4e-4
+    did not; 135 million: 1e-5), which also meets what is usual for billions.
+
+    Args:
+        parameters: Of the whole model.
+        adapter: Only a LoRA adapter is trained, which takes about ten times as much.
+
+    >>> suited_rate(133_000), f"{suited_rate(135_000_000):.1g}", f"{suited_rate(7_000_000_000, adapter=True):.0e}"
+    (0.001, '1e-05', '7e-06')
+    """
+    rate = 1e-3 * min(1.0, math.pow(_SMALLEST / max(1, parameters), 2 / 3))
+    return 10.0 * rate if adapter else rate
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimization:
     """How a batch of episodes becomes gradient steps; every algorithm that trains a language model has the same.
 
     Args:
-        learning_rate: The highest of the run. The default suits full fine-tuning of models from half a billion
-            parameters on; LoRA takes about ten times as much, the built-in tiny policy a hundred times.
+        learning_rate: The highest of the run; None is one that suits the model's size (`suited_rate`): 1e-3 for the
+            built-in tiny policy, 1e-5 for 135 million parameters, 1e-6 for four billion, ten times as much for LoRA.
         final_learning_rate: Where the schedules "linear" and "cosine" end; None is 0.
         schedule: "constant", or how the learning rate falls over the run's budget of tokens or episodes.
         warmup: Iterations over which the learning rate rises from near zero. Adam's first steps are as long as its
@@ -124,17 +144,25 @@ class Optimization:
         momentum: "sgd": None is 0.
         max_grad_norm: Gradients are scaled down to this norm; None leaves them as they are.
         batch_episodes: Episodes per iteration.
+        dynamic_sampling: Rounds of sampling at most, beyond the first, to fill a batch with groups whose members differ
+            in what they are worth (DAPO's dynamic sampling); 0 takes every group as it comes. Tokens of groups that
+            are set aside count, too.
         minibatches: Parts that a batch is split into, each of which is one gradient step.
         epochs: Passes over a batch, each split anew.
         accumulate: Parts that a minibatch is split into, whose gradients are added up: less memory, the same step.
         precision: "float32", or "bfloat16" for autocast around sampling and training (weights keep their own type).
         gradient_checkpointing: Compute a layer's activations again in the backward pass instead of keeping them.
+        mask_cut_off: Do not learn from answers that their budget cut off (DAPO's overlong filtering).
+        recompute_logprobs: Take ratios to the log-probs of a pass like the training's, made before the first step, and
+            not to those of the sampler; None does so where half precision has sampled, or a correction needs them.
+        importance_cap: Correct for what the sampler did otherwise by importance weights, none larger than this
+            (2 is usual); None does not.
 
     Raises:
         InvalidValueError: a value outside its range, or an option that this optimizer or schedule does not read.
     """
 
-    learning_rate: float = 1e-5
+    learning_rate: float | None = None
     final_learning_rate: float | None = None
     schedule: Schedule = "constant"
     warmup: int = 0
@@ -145,11 +173,15 @@ class Optimization:
     momentum: float | None = None
     max_grad_norm: float | None = 1.0
     batch_episodes: int = 64
+    dynamic_sampling: int = 0
     minibatches: int = 1
     epochs: int = 1
     accumulate: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    mask_cut_off: bool = False
+    recompute_logprobs: bool | None = None
+    importance_cap: float | None = None
 
     def __post_init__(self) -> None:
         """Checks every field, and those that go together."""
@@ -160,10 +192,10 @@ class Optimization:
         ):
             if getattr(self, name) not in allowed:
                 raise_unknown_name(f"optimization.{name}", getattr(self, name), allowed)
-        if not isinstance(self.gradient_checkpointing, bool):
-            raise InvalidValueError(
-                f"optimization.gradient_checkpointing must be true or false, got {self.gradient_checkpointing!r}"
-            )
+        for name in ("gradient_checkpointing", "mask_cut_off", "recompute_logprobs"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == "recompute_logprobs" and value is None):
+                raise InvalidValueError(f"optimization.{name} must be true or false, got {value!r}")
         self._check_numbers()
         self._check_read()
         if self.minibatches * self.accumulate > self.batch_episodes:
@@ -175,14 +207,15 @@ class Optimization:
     def _check_numbers(self) -> None:
         for name in ("batch_episodes", "minibatches", "epochs", "accumulate"):
             check_int(f"optimization.{name}", getattr(self, name), low=1)
-        check_int("optimization.warmup", self.warmup, low=0)
+        for name in ("warmup", "dynamic_sampling"):
+            check_int(f"optimization.{name}", getattr(self, name), low=0)
         for name in ("learning_rate", "final_learning_rate", "weight_decay"):
             if getattr(self, name) is not None:
                 check_float(f"optimization.{name}", getattr(self, name), low=0.0)
         for name, value in self._decays():
             if check_float(f"optimization.{name}", value, low=0.0, high=1.0) == 1.0:
                 raise InvalidValueError(f"optimization.{name} must be below 1, got 1.0")
-        for name in ("max_grad_norm", "eps"):
+        for name in ("max_grad_norm", "eps", "importance_cap"):
             value = getattr(self, name)
             if value is not None and check_float(f"optimization.{name}", value, low=0.0) == 0.0:
                 raise InvalidValueError(f"optimization.{name} must be above 0, got 0.0")
@@ -206,6 +239,10 @@ class Optimization:
         if self.final_learning_rate is not None and self.schedule == "constant":
             raise InvalidValueError(
                 "optimization.final_learning_rate is not read by schedule 'constant': choose 'linear' or 'cosine'"
+            )
+        if self.importance_cap is not None and self.recompute_logprobs is False:
+            raise InvalidValueError(
+                "optimization.importance_cap needs recomputed log-probs: leave recompute_logprobs out"
             )
 
     def rate(self, iteration: int, share_used: float) -> float:

@@ -51,7 +51,9 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default what there is.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …; by default the checkpoint's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides problems and samples.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for report.json and episodes.jsonl.")] = Path("runs/eval"),
+    out: Annotated[Path, typer.Option(help="Folder for report.html, report.json and episodes.jsonl.")] = Path(
+        "runs/eval"
+    ),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted evaluation in the folder.")
     ] = False,
@@ -175,7 +177,8 @@ class _Folder:
             raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
         if self.episodes_path.exists() and overwrite:
             self.episodes_path.unlink()
-            (path / "report.json").unlink(missing_ok=True)
+            for name in ("report.json", "report.html"):
+                (path / name).unlink(missing_ok=True)
         elif self.episodes_path.exists() and not resume:
             raise InvalidValueError(
                 f"out {str(path)!r} holds an evaluation already: --resume goes on with it, --overwrite deletes it,"
@@ -205,14 +208,19 @@ class _Folder:
 def _report(
     console: Console, folder: _Folder, episodes: Sequence[Episode], settings: dict[str, Any], title: str
 ) -> Report:
-    from mathturn_gym.cli.report import report_table
+    from mathturn_gym.cli.report import report_tables
     from mathturn_gym.metrics import summarize
+    from mathturn_gym.view import write_report
 
     report = summarize(episodes)
     write_json(folder.path / "report.json", {"settings": settings, **report.to_dict()})
-    console.print(report_table(report, title))
-    console.print(
-        f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False, soft_wrap=True
-    )
-    console.print(f"to read them: {command_line('view', folder.path)}", markup=False, highlight=False, soft_wrap=True)
+    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings)
+    console.print(report_tables(report, title))
+    for words in (
+        f"page: {page}",
+        f"figures: {folder.path / 'report.json'}",
+        f"episodes: {folder.episodes_path}",
+        f"to read them: {command_line('view', folder.path)}",
+    ):
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
     return report

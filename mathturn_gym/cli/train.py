@@ -80,7 +80,8 @@ def train(
         console.print(f"[yellow]{result.status}[/yellow]: {result.message}")
     if result.test is not None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
-        console.print(f"test split, {result.test['episodes']} episodes: {figures}", highlight=False)
+        played = f"{result.test['episodes']:,} episodes of {result.test['problems']:,} different problems"
+        console.print(f"test split, {played}: {figures}", highlight=False)
     console.print(f"run folder: {folder}", markup=False, soft_wrap=True)
     following = command_line("eval", "--policy", folder, "--out", folder / "eval")
     console.print(f"next: {following}", markup=False, soft_wrap=True)

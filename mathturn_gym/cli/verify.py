@@ -36,7 +36,7 @@ def verify(
     timeout: Annotated[float, typer.Option(help="Seconds of symbolic work that a case may take.")] = 1.0,
     memory_mb: Annotated[int, typer.Option(help="Address space of a symbolic worker, MiB.")] = 1024,
     workers: Annotated[int, typer.Option(help="Symbolic workers.")] = 2,
-    last_number: Annotated[bool, typer.Option(help="Take the last number where nothing marks the answer.")] = False,
+    extract: Annotated[str, typer.Option(help="Where the answer may stand: boxed, marked or lenient.")] = "marked",
     rel_tol: Annotated[float, typer.Option(help="Relative difference at which numbers count as equal.")] = 0.0,
     decimals: Annotated[int | None, typer.Option(help="Compare numbers rounded to this many places.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON lines with response, gold and perhaps kind.")] = None,
@@ -67,7 +67,7 @@ def verify(
         timeout,
         memory_mb,
         workers,
-        last_number=last_number,
+        extract=extract,  # type: ignore[arg-type]  # checked there
         rel_tol=rel_tol,
         decimals=decimals,
     )
@@ -93,6 +93,7 @@ def _record(verdict: Verdict) -> dict[str, Any]:
         "span": verdict.span,
         "gold": verdict.gold,
         "tier": verdict.tier,
+        "rule": verdict.rule,
         "score": verdict.score,
         "seconds": round(verdict.seconds, 6),
     }

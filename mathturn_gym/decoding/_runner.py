@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import InvalidValueError, check_int
+from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.errors import ChatTemplateError, InvalidValueError, check_int
 from mathturn_gym.types import Ids
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ def stop_ids_of(
 ) -> tuple[int, ...]:
     """The ids that end a completion, sorted: those given, or all that tokenizer and config call end of sequence.
 
+    With them goes the id with which the tokenizer's chat template closes a turn: Gemma's config, say, does not name it.
+
     Raises:
         InvalidValueError: none known and none given, or one outside the vocabulary.
     """
@@ -150,9 +153,20 @@ def stop_ids_of(
     known: set[int] = set()
     for value in (getattr(tokenizer, "eos_token_id", None), getattr(config, "eos_token_id", None)):
         known |= set(value) if isinstance(value, (list, tuple)) else {value} if value is not None else set()
+    known |= set(_end_of_turn(tokenizer)[-1:])
     if not known:
         raise InvalidValueError(
             "stop_ids: neither tokenizer nor model config names an end-of-sequence id; "
             "give stop_ids=[...], or stop_ids=[] to let every completion run to its budget"
         )
     return tuple(sorted(i for i in known if i < vocab_size))
+
+
+def _end_of_turn(tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
+    """Ids that close a turn of a tokenizer's chat template; none where it has no template that can be used."""
+    if not getattr(tokenizer, "chat_template", None):
+        return ()
+    try:
+        return Dialogue(tokenizer).end_of_turn
+    except ChatTemplateError:  # then no environment can be made with it, but ids can still be continued
+        return ()

@@ -1,7 +1,7 @@
 """Episodes for TRL, verl, AReaL, tinker and Hugging Face datasets: plain lists, arrays and tensors.
 
-Every format has one stream per episode, `prompt ++ everything after it`, with a mask of the policy's own ids; nothing
-is decoded or encoded again.
+Every format has one stream per segment (most episodes have one), `prompt ++ everything after it`, with a mask of the
+policy's own ids; nothing is decoded or encoded again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError, check_float, check_int
 from mathturn_gym.returns import returns_to_go
-from mathturn_gym.types import Episode
+from mathturn_gym.types import NO_VERSION, Episode
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,8 @@ def to_trl(
         reward functions (`trl_episode_return` is the one that gives it back).
 
     Raises:
-        InvalidEpisodeError: log-probs missing, or nothing after the prompt; the episode (and turn) is named.
+        InvalidEpisodeError: log-probs missing, nothing after the prompt, or several segments, where TRL takes one stream;
+            the episode (and turn) is named.
         InvalidValueError: a discount outside [0, 1], or a negative `empty_id`.
     """
     filler = None if empty_id is None else check_int("empty_id", empty_id, low=0)
@@ -62,7 +63,12 @@ def to_trl(
     }
     known = False
     for episode in episodes:
-        stream = _Stream.of(episode, None if missing_logprobs else "TRL")
+        if episode.num_segments > 1:
+            raise InvalidEpisodeError(
+                f"{_name(episode)} has {episode.num_segments} segments, and TRL takes one stream per prompt: play it with"
+                ' history="keep"'
+            )
+        (stream,) = _streams(episode, None if missing_logprobs else "TRL")
         ids, mask = stream.ids.tolist(), stream.mask.astype(int).tolist()
         known |= bool(np.any(stream.mask & ~np.isnan(stream.logprobs)))
         logprobs = [None if value != value else value for value in stream.logprobs.tolist()]
@@ -73,7 +79,7 @@ def to_trl(
                     f"`empty_id` (the tokenizer's pad id, say) to stand for it, masked"
                 )
             ids, logprobs, mask = [filler], [0.0], [0]
-        row = (episode.prompt_ids.tolist(), ids, logprobs, mask, _episode_return(episode, discount))
+        row = (stream.context.tolist(), ids, logprobs, mask, _episode_return(episode, discount))
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     if missing_logprobs and not known:
@@ -111,7 +117,8 @@ def trl_advantages(
         raise InvalidValueError(f"advantages has {len(advantages)} entries for {len(episodes)} episodes")
     result = np.zeros((len(episodes), check_int("width", width, low=0)), np.float32)
     for row, episode, given in zip(result, episodes, advantages, strict=True):
-        values = _turn_values(episode, given)
+        (stream,) = _streams(episode, None)
+        values = stream.values(_checked_values(episode, given))
         if len(values) > len(row):
             raise InvalidValueError(f"width must be at least {len(values)} for {_name(episode)}, got {width}")
         row[: len(values)] = values
@@ -119,7 +126,7 @@ def trl_advantages(
 
 
 def to_verl(episodes: Sequence[Episode], *, discount: float = 1.0) -> list[dict[str, Any]]:
-    """Keyword arguments for verl's `AgentLoopOutput`, one dict per episode (`metrics` is the caller's to add).
+    """Keyword arguments for verl's `AgentLoopOutput`, one dict per segment (`metrics` is the caller's to add).
 
     Args:
         episodes: Any number.
@@ -127,66 +134,75 @@ def to_verl(episodes: Sequence[Episode], *, discount: float = 1.0) -> list[dict[
 
     Returns:
         `prompt_ids`, `response_ids`, `response_mask`, `response_logprobs` (None where the policy gave none),
-        `reward_score`, `num_turns` (messages after the system prompt, the user's counted in, as verl counts), and
-        `extra_fields["turn_scores"]`, the rewards per turn.
+        `reward_score`, `num_turns` (messages after the system prompt, the user's counted in, as verl counts), and in
+        `extra_fields` "turn_scores", the rewards per turn, and "segment". All segments of an episode have its return and
+        its rewards.
     """
     rows = []
     for episode in episodes:
-        stream = _Stream.of(episode, None)
-        known = not bool(np.isnan(stream.logprobs).any())
-        rows.append(
-            {
-                "prompt_ids": episode.prompt_ids.tolist(),
-                "response_ids": stream.ids.tolist(),
-                "response_mask": stream.mask.astype(int).tolist(),
-                "response_logprobs": stream.logprobs.tolist() if known else None,
-                "reward_score": _episode_return(episode, discount),
-                "num_turns": 2 * episode.num_turns,
-                "extra_fields": {"turn_scores": episode.rewards.tolist()},
-            }
-        )
+        for number, stream in enumerate(_streams(episode, None)):
+            known = not bool(np.isnan(stream.logprobs).any())
+            rows.append(
+                {
+                    "prompt_ids": stream.context.tolist(),
+                    "response_ids": stream.ids.tolist(),
+                    "response_mask": stream.mask.astype(int).tolist(),
+                    "response_logprobs": stream.logprobs.tolist() if known else None,
+                    "reward_score": _episode_return(episode, discount),
+                    "num_turns": 2 * episode.num_turns,
+                    "extra_fields": {"turn_scores": episode.rewards.tolist(), "segment": number},
+                }
+            )
     return rows
 
 
 def to_areal(episode: Episode, *, discount: float = 1.0) -> dict[str, torch.Tensor]:
-    """What `RolloutWorkflow.arun_episode` of AReaL returns: one row of tensors.
+    """What `RolloutWorkflow.arun_episode` of AReaL returns: a row of tensors per segment.
 
     Args:
         episode: With behavior log-probs.
         discount: Of `rewards`, the return of the whole episode.
 
     Returns:
-        (1, T) `input_ids` int32, `attention_mask` bool, `loss_mask` int32, `logprobs` float32, `versions` int32 and
-        `turn_ids` int32 (both -1 on prompt and feedback), and (1,) `rewards` float32. T ends with the last completion.
+        (S, T) `input_ids` int32, `attention_mask` bool, `loss_mask` int32, `logprobs` float32, `versions` int32 and
+        `turn_ids` int32 (both -1 on prompt and feedback), and (S,) `rewards` float32. A row ends with its last completion;
+        shorter ones are padded on the right.
 
     Raises:
         InvalidEpisodeError: log-probs are missing; episode and turn are named.
     """
     import torch
 
-    stream = _Stream.of(episode, "AReaL", prompt=True)
-    rows: dict[str, npt.NDArray[Any]] = {
-        "input_ids": stream.ids.astype(np.int32),
-        "attention_mask": np.ones(len(stream.ids), np.bool_),
-        "loss_mask": stream.mask.astype(np.int32),
-        "logprobs": stream.logprobs.copy(),
-        "versions": stream.versions.copy(),
-        "turn_ids": stream.turns,
+    streams = _streams(episode, "AReaL")
+    width = max(len(stream.all_ids) for stream in streams)
+
+    def padded(rows: Sequence[npt.NDArray[Any]], fill: int, dtype: npt.DTypeLike) -> torch.Tensor:
+        table = np.full((len(rows), width), fill, dtype)
+        for row, values in zip(table, rows, strict=True):
+            row[: len(values)] = values
+        return torch.from_numpy(table)
+
+    return {
+        "input_ids": padded([one.all_ids for one in streams], 0, np.int32),
+        "attention_mask": padded([np.ones(len(one.all_ids)) for one in streams], 0, np.bool_),
+        "loss_mask": padded([one.over_all(one.mask, 0) for one in streams], 0, np.int32),
+        "logprobs": padded([one.over_all(one.logprobs, 0) for one in streams], 0, np.float32),
+        "versions": padded([one.over_all(one.versions, NO_VERSION) for one in streams], NO_VERSION, np.int32),
+        "turn_ids": padded([one.over_all(one.turns, -1) for one in streams], -1, np.int32),
+        "rewards": torch.full((len(streams),), _episode_return(episode, discount), dtype=torch.float32),
     }
-    tensors = {name: torch.from_numpy(row)[None] for name, row in rows.items()}
-    return {**tensors, "rewards": torch.tensor([_episode_return(episode, discount)], dtype=torch.float32)}
 
 
-def to_tinker(episode: Episode, advantages: npt.ArrayLike) -> dict[str, Any]:
-    """The content of one `tinker.Datum`: an episode only ever grows at its end, so it is always one.
+def to_tinker(episode: Episode, advantages: npt.ArrayLike) -> list[dict[str, Any]]:
+    """The contents of an episode's `tinker.Datum`s: one for each segment, so mostly one.
 
     Args:
         episode: With behavior log-probs.
         advantages: (K,), one per turn.
 
     Returns:
-        `model_input`, the ids but the last, and `loss_fn_inputs`: `target_tokens`, `logprobs`, `advantages` and
-        `mask`, each shifted by one so that entry t is about the id after `model_input[t]`.
+        For each segment `model_input`, the ids but the last, and `loss_fn_inputs`: `target_tokens`, `logprobs`, `advantages`
+        and `mask`, each shifted by one so that entry t is about the id after `model_input[t]`.
         `tinker.Datum(model_input=tinker.ModelInput.from_ints(d["model_input"]), loss_fn_inputs={...})` makes the
         real thing.
 
@@ -194,20 +210,24 @@ def to_tinker(episode: Episode, advantages: npt.ArrayLike) -> dict[str, Any]:
         InvalidEpisodeError: log-probs are missing, or there is no id to predict.
         InvalidValueError: advantages that do not fit the episode.
     """
-    stream = _Stream.of(episode, "tinker", prompt=True)
-    if len(stream.ids) < 2:
-        raise InvalidEpisodeError(f"{_name(episode)} has {len(stream.ids)} ids: none predicts another")
-    values = np.zeros(len(stream.ids), np.float32)
-    values[episode.prompt_length :] = _turn_values(episode, advantages)
-    return {
-        "model_input": stream.ids[:-1].tolist(),
-        "loss_fn_inputs": {
-            "target_tokens": stream.ids[1:].copy(),
-            "logprobs": stream.logprobs[1:].copy(),
-            "advantages": values[1:],
-            "mask": stream.mask[1:].astype(np.float32),
-        },
-    }
+    given = _checked_values(episode, advantages)
+    data = []
+    for stream in _streams(episode, "tinker"):
+        ids = stream.all_ids
+        if len(ids) < 2:
+            raise InvalidEpisodeError(f"{_name(episode)} has {len(ids)} ids: none predicts another")
+        data.append(
+            {
+                "model_input": ids[:-1].tolist(),
+                "loss_fn_inputs": {
+                    "target_tokens": ids[1:].copy(),
+                    "logprobs": stream.over_all(stream.logprobs, 0)[1:],
+                    "advantages": stream.over_all(stream.values(given), 0)[1:],
+                    "mask": stream.over_all(stream.mask, 0)[1:].astype(np.float32),
+                },
+            }
+        )
+    return data
 
 
 def to_datasets(episodes: Sequence[Episode]) -> Any:
@@ -228,41 +248,61 @@ def to_datasets(episodes: Sequence[Episode]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """An episode's ids up to its last completion's end, with or without its prompt, and what goes with each."""
+    """A segment: the context before its first completion, and from there to its last completion's end every id."""
 
+    context: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int64]
     mask: npt.NDArray[np.bool_]
     logprobs: npt.NDArray[np.float32]
     versions: npt.NDArray[np.int32]
     turns: npt.NDArray[np.int32]
 
-    @classmethod
-    def of(cls, episode: Episode, needs_logprobs: str | None, *, prompt: bool = False) -> _Stream:
-        turns = np.full(len(episode.ids), -1, np.int32)
-        for k, (start, end) in enumerate(episode.turn_spans.tolist()):
-            turns[start:end] = k
-        missing = np.flatnonzero(np.isnan(episode.logprobs))
-        if missing.size and needs_logprobs is not None:
-            raise InvalidEpisodeError(
-                f"{_name(episode)}, turn {int(turns[missing[0]])}: behavior log-probs are missing (NaN), and "
-                f"{needs_logprobs} needs them; sample with a policy that gives log-probs"
-            )
-        end = int(episode.turn_spans[-1, 1]) if episode.num_turns else episode.prompt_length
-        part = slice(0 if prompt else episode.prompt_length, end)
-        return cls(
-            episode.ids[part], episode.loss_mask[part], episode.logprobs[part], episode.versions[part], turns[part]
+    @property
+    def all_ids(self) -> npt.NDArray[np.int64]:
+        """Context and everything after it."""
+        return np.concatenate([self.context, self.ids])
+
+    def over_all(self, values: npt.NDArray[Any], fill: int) -> npt.NDArray[Any]:
+        """Values of the ids after the context, with `fill` on the context."""
+        return np.concatenate([np.full(len(self.context), fill, values.dtype), values])
+
+    def values(self, per_turn: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """One value per turn of the episode, on every id of the turn's completion, 0 elsewhere."""
+        return np.where(self.turns >= 0, np.append(per_turn, np.float32(0))[self.turns], np.float32(0))
+
+
+def _streams(episode: Episode, needs_logprobs: str | None) -> list[_Stream]:
+    """The segments of an episode in which something was said; its prompt alone where nothing was."""
+    turns = np.full(len(episode.ids), -1, np.int32)
+    for k, (start, end) in enumerate(episode.turn_spans.tolist()):
+        turns[start:end] = k
+    missing = np.flatnonzero(np.isnan(episode.logprobs))
+    if missing.size and needs_logprobs is not None:
+        raise InvalidEpisodeError(
+            f"{_name(episode)}, turn {int(turns[missing[0]])}: behavior log-probs are missing (NaN), and "
+            f"{needs_logprobs} needs them; sample with a policy that gives log-probs"
         )
+    segments = episode.turn_segments
+    bounds = []
+    for segment, begin in enumerate(episode.segment_starts.tolist()):
+        spans = episode.turn_spans[segments == segment]
+        if len(spans):
+            bounds.append((begin, int(spans[0, 0]), int(spans[-1, 1])))
+    columns: tuple[Any, ...] = (episode.ids, episode.loss_mask, episode.logprobs, episode.versions, turns)
+    return [
+        _Stream(episode.ids[begin:start], *(column[start:end] for column in columns))
+        for begin, start, end in bounds or [(0, episode.prompt_length, episode.prompt_length)]
+    ]
 
 
-def _turn_values(episode: Episode, given: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """One value per turn, on every id of the turn's completion, 0 elsewhere, from the prompt's end on."""
+def _checked_values(episode: Episode, given: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """One finite value per turn."""
     values = np.asarray(given, dtype=np.float32)
     if values.shape != (episode.num_turns,) or not np.all(np.isfinite(values)):
         raise InvalidValueError(
             f"advantages of {_name(episode)} must be {episode.num_turns} finite numbers, got {values.tolist()}"
         )
-    turns = _Stream.of(episode, None).turns
-    return np.where(turns >= 0, np.append(values, np.float32(0))[turns], np.float32(0))
+    return values
 
 
 def _episode_return(episode: Episode, discount: float) -> float:

@@ -7,6 +7,6 @@
     mathturn_gym.integrations.verifiers   load_environment, for verifiers and prime-rl
     mathturn_gym.integrations.tinker      an Env and its builders
 
-Nothing of them is installed with this package, and none is imported by `import mathturn_gym`. `docs/integrations` has a
-page for each, which opens with the shortest thing that works.
+Nothing of them is installed with this package, and none is imported by `import mathturn_gym`. `docs/integrations.md` has
+the shortest use of each, and what each has been tested against.
 """

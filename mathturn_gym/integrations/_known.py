@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import ProblemsLike, ProblemSource, distinct, load_problems
+from mathturn_gym.problems import FiniteSource, ProblemList, ProblemsLike, distinct, load_problems
 from mathturn_gym.types import Problem
 
 __all__ = ["KnownProblems", "chosen_problems"]
@@ -30,16 +30,15 @@ def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> 
     return list(distinct(source, wanted, seed))
 
 
-class KnownProblems(ProblemSource):
+class KnownProblems(FiniteSource):
     """Problems by id and by prompt: a source that grows.
 
     A data set's row is matched by the id that it carries; where a user's own data set carries none, by its text, as long as
     one problem alone has that text. Never by position: trainers shuffle, repeat and split their rows.
     """
 
-    name = "data set"
-
     def __init__(self) -> None:
+        super().__init__("data set")
         self._by_id: dict[str, Problem] = {}
         self._by_prompt: dict[str, list[str]] = {}
 
@@ -63,11 +62,9 @@ class KnownProblems(ProblemSource):
                     f"two different problems have the id {problem.id!r}: give them ids of their own"
                 )
 
-    def get(self, seed: int, index: int) -> Problem:
-        """The problems in the order in which they came, again and again."""
-        if not self._by_id:
-            raise InvalidValueError(f"no problem is known: {self._how()}")
-        return list(self._by_id.values())[index % len(self)]
+    def __getitem__(self, position: int) -> Problem:
+        """The problems in the order in which they came."""
+        return list(self._by_id.values())[position]
 
     def by_id(self, problem_id: str) -> Problem:
         """The problem of this id."""
@@ -99,6 +96,9 @@ class KnownProblems(ProblemSource):
                 f" problem_id: {self._how()}"
             )
         return ids[0]
+
+    def _subset(self, positions: Sequence[int], name: str, split: str | None, *, shuffle: bool) -> ProblemList:
+        return ProblemList([self[position] for position in positions], name, split, shuffle=shuffle)
 
     def _how(self) -> str:
         return f"make the data set with .dataset(problems), which knows {len(self)} problems so far"

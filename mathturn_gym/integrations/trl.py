@@ -20,15 +20,14 @@ import numpy as np
 import torch
 
 from mathturn_gym.config import EnvConfig
-from mathturn_gym.dialogue import completion_ids
-from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
 from mathturn_gym.export import to_trl, trl_advantages
+from mathturn_gym.integrations._episodes import TextEpisode, completion_of
 from mathturn_gym.integrations._known import KnownProblems, chosen_problems
 from mathturn_gym.integrations._require import require
 from mathturn_gym.metrics.figures import facts
 from mathturn_gym.problems import ProblemsLike
-from mathturn_gym.returns import Estimator, advantages, returns_to_go
+from mathturn_gym.returns import Estimator, advantages
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Completion, Episode, Ids, Policy
@@ -236,8 +235,9 @@ class _TrainersGeneration:
     ) -> list[Completion]:
         """Continues contexts; samples are the engine's own, whatever the seeds."""
         found, logprobs = self._generate([context.tolist() for context in contexts], self._most(len(contexts)))
+        version = int(self._trainer.state.global_step)
         rows = zip(found, logprobs, max_tokens, strict=True)
-        return [self._completion(ids, values, limit) for ids, values, limit in rows]
+        return [completion_of(ids, values, limit, self._ends, version) for ids, values, limit in rows]
 
     def wait_for_others(self) -> None:
         """Takes part in the generation of ranks that still play."""
@@ -256,13 +256,6 @@ class _TrainersGeneration:
         ids, logprobs = trainer._generate_single_turn(filled, None, {}, num_generations=1)
         count = len(prompts)
         return ids[:count], [None] * count if logprobs is None else logprobs[:count]
-
-    def _completion(self, ids: Sequence[int], logprobs: Sequence[float | None] | None, limit: int) -> Completion:
-        kept = np.array(ids[:limit], np.int64)
-        values = [np.nan if value is None else value for value in (logprobs or [None] * len(ids))[:limit]]
-        ended = len(kept) > 0 and int(kept[-1]) in self._ends
-        version = int(self._trainer.state.global_step)
-        return Completion(kept, np.array(values, np.float32), truncated=not ended, version_start=version)
 
 
 class TurnLevelGRPOTrainer(GRPOTrainer):
@@ -341,11 +334,9 @@ class AnswerEnvironment:
     goes back to the model as the tool's result. Its public methods are the tools: there is one.
     """
 
-    def __init__(self, make: Callable[[], MathMultiTurnEnv], known: KnownProblems, discount: float) -> None:
-        self._make, self._known, self._discount = make, known, discount
-        self._env: MathMultiTurnEnv | None = None
-        self._rewards: list[float] = []
-        self._over = True
+    def __init__(self, make: Callable[[], TextEpisode], known: KnownProblems) -> None:
+        self._make, self._known = make, known
+        self._episode: TextEpisode | None = None
 
     def reset(self, prompt: Any = None, problem_id: str | None = None, **_: Any) -> None:
         """Begins an episode on the row's problem.
@@ -358,10 +349,9 @@ class AnswerEnvironment:
             InvalidValueError: no known problem is meant.
         """
         chosen = self._known.id_of(prompt) if problem_id is None else problem_id
-        if self._env is None:
-            self._env = self._make()
-        self._env.reset(options={"problem_id": chosen})
-        self._rewards, self._over = [], False
+        if self._episode is None:
+            self._episode = self._make()
+        self._episode.begin(chosen)
 
     def submit_answer(self, answer: str) -> str:
         r"""Submits an answer to the problem and tells whether it is right.
@@ -372,22 +362,21 @@ class AnswerEnvironment:
         Returns:
             Whether the answer is right, and whether there is another try.
         """
-        if self._over or self._env is None:
+        episode = self._episode
+        if episode is None or episode.over:
             return "The episode is over: no further answer is taken."
-        env = self._env
-        ids = completion_ids(env.dialogue, f"\\boxed{{{answer}}}", env.max_completion_tokens)
-        _, reward, terminated, truncated, info = env.step(ids)
-        self._rewards.append(reward)
-        self._over = terminated or truncated
-        right = info["verdict"] is not None and info["verdict"].correct
-        said = info["feedback"] or ("Right." if right else "Wrong.")
-        return f"{said} The episode is over." if self._over else str(said)
+        feedback = episode.answer(f"\\boxed{{{answer}}}")
+        right = episode.solved_at == len(episode.rewards) - 1
+        said = feedback or ("Right." if right else "Wrong.")
+        return f"{said} The episode is over." if episode.over else said
 
     def get_reward(self) -> float:
         """The return of the episode; one without any answer has played a turn without an answer."""
-        if not self._rewards:
-            self.submit_answer("")
-        return float(returns_to_go(self._rewards, self._discount)[0])
+        episode = self._episode
+        assert episode is not None
+        if not episode.rewards:
+            episode.answer("")
+        return episode.value
 
 
 class AnswerEnvironments:
@@ -419,11 +408,11 @@ class AnswerEnvironments:
 
     def __call__(self) -> AnswerEnvironment:
         """One environment; TRL makes as many as a batch has episodes, and uses them again."""
-        return AnswerEnvironment(self._make, self._known, self._discount)
+        return AnswerEnvironment(self._make, self._known)
 
-    def _make(self) -> MathMultiTurnEnv:
-        env: Any = self._config.make(problems=self._known).unwrapped
-        return env
+    def _make(self) -> TextEpisode:
+        env: Any = self._config.make(problems=self._known)
+        return TextEpisode(env.unwrapped, self._discount)
 
 
 def _checked_config(env_id: str, keywords: Mapping[str, Any]) -> EnvConfig:

@@ -126,6 +126,11 @@ class FactsTable(Sequence[Facts]):
         *known, spans = [column[at] for column in self._columns]
         return Facts(tuple(known), spans, int(self._sizes[at]), _NO_IDS if self._tails is None else self._tails[at])
 
+    @property
+    def segments(self) -> npt.NDArray[np.int64]:
+        """Segments of each episode, int64 (E,)."""
+        return np.fromiter(map(len, self._columns[FACT_FIELDS.index("segment_starts")]), np.int64, len(self))
+
     def take(self, chosen: Sequence[int]) -> FactsTable:
         """The facts of some of the episodes."""
         index = np.asarray(chosen, np.int64)
@@ -147,6 +152,7 @@ class Pieces:
         start: int64 (P,).
         length: int64 (P,).
         offset: int64 (P,).
+        position: int64 (P,); the place of its first id in its own context.
         turn: int64 (P,); the only turn of this piece that is trained on, -1 for all of them.
         branch: int64 (P,); 0 for what every branch of its row continues, from 1 for a branch.
     """
@@ -156,6 +162,7 @@ class Pieces:
     start: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
     turn: npt.NDArray[np.int64]
     branch: npt.NDArray[np.int64]
 
@@ -322,11 +329,11 @@ class PackedBatch:
 
     @property
     def split_episodes(self) -> tuple[int, ...]:
-        """Episodes of which only some turns are in this batch (a part of layout `"turns"`)."""
-        if self.layout != "turns":
-            return ()
-        rows = np.bincount(self.pieces.episode, minlength=len(self.facts))
-        return tuple(np.flatnonzero(rows != self.facts.turns).tolist())
+        """Episodes of which only some turns or segments are in this batch (a micro-batch)."""
+        turns = self.layout == "turns"
+        own = self.pieces.episode if self.layout != "tree" else self.pieces.episode[self.pieces.branch > 0]
+        rows = np.bincount(own, minlength=len(self.facts))
+        return tuple(np.flatnonzero(rows != (self.facts.turns if turns else self.facts.segments)).tolist())
 
     def require_logprobs(self, purpose: str) -> None:
         """Raises `InvalidEpisodeError` naming episode and turn where a behavior log-prob is missing."""

@@ -36,12 +36,13 @@ def pack(
 ) -> PackedBatch:
     """Packs episodes into tensors; no completion id is lost, none is trained on twice.
 
-    * `"episode"`: one row per episode, its loss mask over all its completions. Tokens grow with an episode's length.
-    * `"turns"`: one row per turn: everything before it again, and the completion; only the completion is in the loss
+    * `"episode"`: one row per episode, its loss mask over all its completions. Tokens grow with an episode's length. An
+      episode whose context was written anew has a row per segment.
+    * `"turns"`: one row per turn: everything that it saw again, and the completion; only the completion is in the loss
       mask (the original agent's layout). Tokens grow with the square of the number of turns.
     * `"tree"`: one row per group (`Episode.group`): their common prompt once, then each member as a branch. Needs the
       mask and position ids of `model_inputs`, `dense_mask` or `mask_mod`. Episodes of a group whose prompts differ,
-      and episodes without a group, get a row of their own.
+      and episodes without a group, get a row of their own; so do segments that were written anew.
 
     All three give the same loss and gradient (`policy_loss` counts turns and episodes, not rows).
 
@@ -135,11 +136,11 @@ def _build(
     position_ids = grid.positions()
     if not grid.full:
         position_ids[branch_index < 0] = 0
-    members = pieces.episode[pieces.branch > 0].tolist() if layout == "tree" else None
+    branches = pieces.take(pieces.branch > 0) if layout == "tree" else None
 
     def in_order(name: str) -> npt.NDArray[Any]:
         column = spans.columns[name]
-        return np.concatenate(column if members is None else [column[e] for e in members])
+        return np.concatenate(column if branches is None else _cut(column, branches))
 
     def per_id(name: str, fill: int) -> npt.NDArray[Any]:
         flat = in_order(name)
@@ -183,16 +184,19 @@ def _input_ids(
     layout: Layout,
     full: bool,
 ) -> npt.NDArray[np.int64]:
-    parts = ids
-    if layout != "episode":
-        columns = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
-        parts = [ids[e][start:end] for e, start, end in zip(*columns, strict=True)]
+    parts = ids if layout == "episode" else _cut(ids, pieces)
     flat = np.concatenate(parts) if len(parts) else np.zeros(0, np.int64)
     if full:
         return flat.reshape(branch_index.shape)
     result = np.full(branch_index.shape, pad_id, np.int64)
     result[branch_index >= 0] = flat
     return result
+
+
+def _cut(column: Sequence[npt.NDArray[Any]], pieces: Pieces) -> list[npt.NDArray[Any]]:
+    """What the episodes' arrays hold where the pieces are."""
+    bounds = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
+    return [column[e][start:end] for e, start, end in zip(*bounds, strict=True)]
 
 
 def _owners(pieces: Pieces, layout: Layout) -> npt.NDArray[np.int32]:
@@ -208,12 +212,12 @@ def unpack(batch: PackedBatch) -> list[Episode]:
         batch: In any layout and form, on any device.
 
     Raises:
-        InvalidValueError: a part of layout `"turns"` that holds only some turns of an episode.
+        InvalidValueError: a micro-batch that holds only some turns or segments of an episode.
     """
     split = batch.split_episodes
     if split:
         raise InvalidValueError(
-            f"the batch holds only some turns of {batch.facts[split[0]].name}: unpack the whole batch, or make "
+            f"the batch holds only a part of {batch.facts[split[0]].name}: unpack the whole batch, or make "
             f"micro-batches with keep_episodes=True"
         )
     arrays = {
@@ -225,22 +229,23 @@ def unpack(batch: PackedBatch) -> list[Episode]:
         starts = np.arange(batch.num_rows) * batch.input_ids.shape[1]
     place = (starts[pieces.row] + pieces.offset).tolist()
     row_head = np.searchsorted(pieces.row, pieces.row).tolist()
-    held: list[list[int]] = [[] for _ in batch.facts]
+    held: list[list[tuple[int, int]]] = [[] for _ in batch.facts]  # pieces, and where they go in their episode
+    begin, position = pieces.start.tolist(), pieces.position.tolist()
     for p, (episode, branch) in enumerate(zip(pieces.episode.tolist(), pieces.branch.tolist(), strict=True)):
         if batch.layout != "tree":
-            held[episode].append(p)
+            held[episode].append((p, begin[p]))
         elif branch > 0:
-            held[episode] += [row_head[p], p]
+            held[episode] += [(row_head[p], begin[p] - position[p]), (p, begin[p])]
     return [_restore(facts, held[e], pieces, place, arrays) for e, facts in enumerate(batch.facts)]
 
 
 def _restore(
-    facts: Facts, held: list[int], pieces: Pieces, place: list[int], arrays: dict[str, npt.NDArray[Any]]
+    facts: Facts, held: list[tuple[int, int]], pieces: Pieces, place: list[int], arrays: dict[str, npt.NDArray[Any]]
 ) -> Episode:
     blank = facts.blank()
     ids, logprobs, versions = blank.ids, blank.logprobs, np.full(facts.size, NO_VERSION, np.int32)
-    for p in held:
-        low, size, turn = int(pieces.start[p]), int(pieces.length[p]), int(pieces.turn[p])
+    for p, low in held:
+        size, turn = int(pieces.length[p]), int(pieces.turn[p])
         ids[low : low + size] = arrays["input_ids"][place[p] : place[p] + size]
         begin, end = (low, low + size) if turn < 0 else facts.spans[turn].tolist()
         source = slice(place[p] + begin - low, place[p] + end - low)

@@ -18,11 +18,40 @@ __all__ = ["LAYOUT_PIECES", "Grid", "Spans", "ranges", "runs"]
 
 _Index = npt.NDArray[np.int64]
 
-_COLUMNS: Final = ("ids", "loss_mask", "logprobs", "versions", "turn_spans", "rewards")
+_COLUMNS: Final = ("ids", "loss_mask", "logprobs", "versions", "turn_spans", "rewards", "segment_starts")
+
+
+class Segments:
+    """All segments of all episodes, end to end: the sequences that a policy saw (most episodes have one).
+
+    Args:
+        starts: Per episode, where its segments begin.
+        sizes: int64 (E,), ids of each episode.
+
+    Attributes:
+        episode: int64 (G,); the episode of each.
+        start: int64 (G,); where it begins in its episode.
+        length: int64 (G,).
+        first: int64 (E,); the number of each episode's first segment.
+    """
+
+    def __init__(self, starts: Sequence[_Index], sizes: _Index) -> None:
+        counts = np.fromiter(map(len, starts), np.int64, len(starts))
+        self.episode = np.repeat(np.arange(len(starts)), counts)
+        self.first = np.cumsum(counts) - counts
+        self.start = np.concatenate(starts)
+        end = np.append(self.start[1:], 0)
+        end[self.first + counts - 1] = sizes
+        self.length = end - self.start
 
 
 class Spans:
-    """All completions of all episodes, end to end, in order of episode and turn (S of them, M ids)."""
+    """All completions of all episodes, end to end, in order of episode and turn (S of them, M ids).
+
+    Attributes:
+        segments: The sequences that they are in.
+        segment: int64 (S,); the segment of each completion.
+    """
 
     def __init__(self, episodes: Sequence[Episode]) -> None:
         count = len(episodes)
@@ -35,11 +64,9 @@ class Spans:
         self.length = self.end - self.start
         self.episode = np.repeat(np.arange(count), self.turns)
         self.turn = ranges(np.zeros(count, np.int64), self.turns)
-        first = np.cumsum(self.turns) - self.turns
-        self.prompt = self.sizes.copy()
-        some = self.turns > 0
-        self.prompt[some] = self.start[first[some]]
-        bad = np.flatnonzero((self.start == 0) & (self.length > 0))
+        self.segments = Segments(self.columns["segment_starts"], self.sizes)
+        self.segment = self._segment_of_each()
+        bad = np.flatnonzero((self.start == self.segments.start[self.segment]) & (self.length > 0))
         if bad.size:
             at = int(bad[0])
             one = episodes[int(self.episode[at])]
@@ -47,6 +74,25 @@ class Spans:
                 f"episode {one.index} on {one.problem_id!r}, turn {int(self.turn[at])}: its completion begins at id 0, "
                 f"so nothing predicts it; an episode must begin with a prompt"
             )
+
+    def _segment_of_each(self) -> _Index:
+        """The number of each completion's segment, over all episodes."""
+        if len(self.segments.start) == len(self.turns):
+            return self.episode
+        # End to end, all episodes are one line of ids, on which both segments and completions are in order.
+        origin = np.cumsum(self.sizes) - self.sizes
+        begins = self.segments.start + origin[self.segments.episode]
+        found = np.searchsorted(begins, self.start + origin[self.episode]) - 1
+        # One without an id may lie on the boundary, and belongs to the segment that ends there, but to no other episode's.
+        first: _Index = np.maximum(found, self.segments.first[self.episode])
+        return first
+
+    def prompts(self) -> _Index:
+        """Ids of each segment before its first completion, int64 (G,); all of them where it has none."""
+        prompt = self.segments.length.copy()
+        held, first = np.unique(self.segment, return_index=True)
+        prompt[held] = self.start[first] - self.segments.start[held]
+        return prompt
 
 
 def ranges(start: _Index, length: _Index) -> _Index:
@@ -60,53 +106,60 @@ def ranges(start: _Index, length: _Index) -> _Index:
 
 def _pieces(row: _Index, episode: _Index, length: _Index, **others: _Index) -> Pieces:
     zeros = np.zeros(len(row), np.int64)
-    columns = {"start": zeros, "offset": zeros, "turn": zeros - 1, "branch": zeros, **others}
+    columns = {"start": zeros, "offset": zeros, "position": zeros, "turn": zeros - 1, "branch": zeros, **others}
     return Pieces(row=row, episode=episode, length=length, **columns)
 
 
 def _episode_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _Index, FactsTable]:
-    rows = np.arange(len(episodes))
-    return _pieces(rows, rows, spans.sizes), spans.episode, FactsTable(episodes, spans.turns, spans.sizes)
+    segments = spans.segments
+    pieces = _pieces(np.arange(len(segments.start)), segments.episode, segments.length, start=segments.start)
+    return pieces, spans.segment, FactsTable(episodes, spans.turns, spans.sizes)
 
 
 def _turn_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _Index, FactsTable]:
-    rows = np.arange(len(spans.start))
+    rows, start = np.arange(len(spans.start)), spans.segments.start[spans.segment]
     tails = [e.ids[int(e.turn_spans[-1, 1]) if len(e.turn_spans) else 0 :].copy() for e in episodes]
     return (
-        _pieces(rows, spans.episode, spans.end, turn=spans.turn),
+        _pieces(rows, spans.episode, spans.end - start, start=start, turn=spans.turn),
         rows,
         FactsTable(episodes, spans.turns, spans.sizes, tails),
     )
 
 
 def _tree_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _Index, FactsTable]:
-    groups = group_index(episodes).tolist()
+    """A tree per group and prompt; a segment that was written anew has a prompt, and so mostly a tree, of its own."""
+    segments, prompt, groups = spans.segments, spans.prompts(), group_index(episodes)
+    owners, begins = segments.episode.tolist(), segments.start.tolist()
     trees: dict[tuple[int, bytes], int] = {}
-    keys = ((group, episode.prompt_ids.tobytes()) for group, episode in zip(groups, episodes, strict=True))
-    tree = np.fromiter((trees.setdefault(key, len(trees)) for key in keys), np.int64, len(episodes))
+    keys = (
+        (int(groups[owner]), episodes[owner].ids[begin : begin + size].tobytes())
+        for owner, begin, size in zip(owners, begins, prompt.tolist(), strict=True)
+    )
+    tree = np.fromiter((trees.setdefault(key, len(trees)) for key in keys), np.int64, len(owners))
     order = np.argsort(tree, kind="stable")
     sizes = np.bincount(tree, minlength=len(trees))
     heads = np.cumsum(sizes) - sizes  # position of each tree's first member in `order`
-    branch = spans.sizes - spans.prompt
+    branch = segments.length - prompt
     before = np.cumsum(branch[order]) - branch[order]  # branch ids before each member, over all trees
-    offset = spans.prompt[order] + before - np.repeat(before[heads], sizes)
+    offset = prompt[order] + before - np.repeat(before[heads], sizes)
     first = order[heads]
     blank = np.zeros(len(trees), np.int64)
     row = np.concatenate([np.arange(len(trees)), tree[order]])
     number = np.concatenate([blank, 1 + ranges(blank, sizes)])
     pieces = _pieces(
         row,
-        np.concatenate([first, order]),
-        np.concatenate([spans.prompt[first], branch[order]]),
-        start=np.concatenate([blank, spans.prompt[order]]),
+        np.concatenate([segments.episode[first], segments.episode[order]]),
+        np.concatenate([prompt[first], branch[order]]),
+        start=np.concatenate([segments.start[first], segments.start[order] + prompt[order]]),
         offset=np.concatenate([blank, offset]),
+        position=np.concatenate([blank, prompt[order]]),
         branch=number,
     )
     sort = np.lexsort((number, row))
     rank = np.argsort(sort, kind="stable")  # where each piece went
-    piece_of_episode = np.empty(len(episodes), np.int64)
-    piece_of_episode[order] = rank[len(trees) :]
-    return pieces.take(sort), piece_of_episode[spans.episode], FactsTable(episodes, spans.turns, spans.sizes)
+    piece_of_segment = np.empty(len(owners), np.int64)
+    piece_of_segment[order] = rank[len(trees) :]
+    return pieces.take(sort), piece_of_segment[spans.segment], FactsTable(episodes, spans.turns, spans.sizes)
 
 
 LAYOUT_PIECES: Final = {"episode": _episode_pieces, "turns": _turn_pieces, "tree": _tree_pieces}
@@ -172,10 +225,10 @@ class Grid:
         return runs(self.shape, self._begin, self._length, column[self._order], fill)
 
     def positions(self) -> npt.NDArray[np.int64]:
-        """Each id's place in its own episode, 0 on padding: steps of one, and a jump where a piece begins."""
+        """Each id's place in its own context, 0 on padding: steps of one, and a jump where a piece begins."""
         flat = np.ones(self.shape[0] * self.shape[1], np.int64)
         held = self.pieces.length > 0
-        at, value = self.place[held], self.pieces.start[held]
+        at, value = self.place[held], self.pieces.position[held]
         if len(at):
             flat[at[0]] = value[0]
             flat[at[1:]] = value[1:] - (value[:-1] + np.diff(at) - 1)
@@ -188,6 +241,6 @@ class Grid:
         fork = np.flatnonzero((pieces.branch > 0) & held)
         row_place = self.place - pieces.offset  # where the piece's row begins
         origin = row_place % max(self.shape[1], 1)  # in its row's columns
-        result.reshape(-1)[self.place[fork]] = np.maximum(origin[fork] + pieces.start[fork] - 1, origin[fork])
+        result.reshape(-1)[self.place[fork]] = np.maximum(origin[fork] + pieces.position[fork] - 1, origin[fork])
         result.reshape(-1)[row_place[held]] = origin[held]
         return result

@@ -27,8 +27,8 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
     Args:
         batch: In any layout and form.
         max_tokens: Most ids in a part: real ones in form `"varlen"`; with padding, rows x longest, in `"padded"`.
-        keep_episodes: Keep all rows of an episode together (layout `"turns"`; what sequence ratios and
-            sequence-mean normalization need).
+        keep_episodes: Keep all rows of an episode together: its turns in layout `"turns"`, its segments in the others (what
+            sequence ratios and sequence-mean normalization need).
 
     Raises:
         InvalidValueError: a row (or episode, if kept together) is longer than `max_tokens`; it is named.
@@ -59,9 +59,19 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
 
 def _units(batch: PackedBatch, keep_episodes: bool) -> npt.NDArray[np.int64]:
     """The number of what must stay together, for every row."""
-    if not keep_episodes or batch.layout != "turns":
-        return np.arange(batch.num_rows)
-    return np.unique(batch.pieces.episode, return_inverse=True)[1].astype(np.int64)
+    rows, pieces = np.arange(batch.num_rows), batch.pieces
+    if not keep_episodes or (batch.layout != "turns" and len(pieces.row) and int(batch.facts.segments.max()) == 1):
+        return rows
+    # Rows that share an episode get one number, the least of theirs; in a tree, a row can link many.
+    unit = rows.copy()
+    while True:
+        least = np.full(len(batch.facts), batch.num_rows, np.int64)
+        np.minimum.at(least, pieces.episode, unit[pieces.row])
+        linked = unit.copy()
+        np.minimum.at(linked, pieces.row, least[pieces.episode])
+        if np.array_equal(linked, unit):
+            return np.unique(unit, return_inverse=True)[1].astype(np.int64)
+        unit = linked
 
 
 def _first_fit_decreasing(

@@ -28,6 +28,7 @@ ALIASES: Final = {
 """What data sets call their splits."""
 
 _LOG = logging.getLogger("mathturn_gym.problems")
+_said: set[str] = set()
 
 
 def own_split(mark: object) -> str | None:
@@ -65,9 +66,12 @@ def divide(hashed: Sequence[str], own: Sequence[str | None]) -> tuple[list[str],
 
 
 def say(where: str, splits: Iterable[str], how: str) -> None:
-    """Logs how many problems went where."""
+    """Logs how many problems went where: once in a process, however often a run opens the same source."""
     counts = Counter(splits)
-    _LOG.warning("%s: %s problems are divided %s: %s", where, f"{sum(counts.values()):,}", how, _shown(counts))
+    text = f"{where}: {sum(counts.values()):,} problems are divided {how}: {_shown(counts)}"
+    if text not in _said:
+        _said.add(text)
+        _LOG.warning("%s", text)
 
 
 def no_problem_in(where: str, split: str, splits: Iterable[str]) -> InvalidValueError:

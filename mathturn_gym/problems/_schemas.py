@@ -195,14 +195,14 @@ def _answers(value: object, field: str) -> tuple[str, ...]:
 def _solved(solution: str, field: str) -> str:
     """The answer of a worked solution: in its last box, or after GSM8K's mark."""
     found = extract(solution)
-    if found is None or found.how not in ("boxed", "hash"):
+    if found is None or found.rule not in ("box", "hash"):
         raise RowError(field, "has no \\boxed{} answer, nor one after ####")
     return _answer(found.text, field)
 
 
 def _boxed(solution: str, field: str) -> str:
-    found = extract(solution)
-    if found is None or found.how != "boxed":
+    found = extract(solution, "boxed")
+    if found is None:
         raise RowError(field, "has no \\boxed{} answer, and there is no field 'answer'")
     return _answer(found.text, field)
 
@@ -258,8 +258,8 @@ def _plain(value: str | int) -> str:
 
 
 def _boxed_or_bare(solution: str, field: str) -> str:
-    found = extract(solution)
-    return _answer(found.text if found is not None and found.how == "boxed" else solution, field)
+    found = extract(solution, "boxed")
+    return _answer(found.text if found is not None else solution, field)
 
 
 def _verl(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], None, tuple[str, ...]]:

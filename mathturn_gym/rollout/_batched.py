@@ -43,7 +43,8 @@ def play_batched(
             run = slots.runs[slot]
             assert run is not None
             if release is not None:
-                release(run.context)
+                for context in run.contexts:
+                    release(context)
             keep(run.episode())
             following = next(upcoming, None)
             if following is None:

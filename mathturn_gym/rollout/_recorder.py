@@ -41,6 +41,7 @@ class EpisodeRecorder:
         self._prompt, self._gold = str(info.get("prompt", "")), tuple(info.get("gold", ()))
         self._budgets = [int(info["completion_budget"])]  # one ahead of the turns: what the next completion may have
         self._ids = np.asarray(prompt_ids, np.int64)
+        self._finished: list[Ids] = []  # segments: what the context was before it was written anew
         self._completions: list[Completion] = []
         self._starts: list[int] = []
         self._rewards: list[float] = []
@@ -51,6 +52,11 @@ class EpisodeRecorder:
     def num_turns(self) -> int:
         """Turns recorded so far."""
         return len(self._completions)
+
+    @property
+    def contexts(self) -> tuple[Ids, ...]:
+        """The last observation, and before it every other one that was written anew since, with what was said in it."""
+        return (*self._finished, self._ids)
 
     @property
     def ended(self) -> bool:
@@ -78,7 +84,8 @@ class EpisodeRecorder:
 
         Raises:
             InvalidEpisodeError: the episode has ended, or the observation is not the one before ++ the completion ++
-                more (a wrapper that rewrites observations cannot be recorded).
+                more, though the environment says nothing of a new segment (a wrapper that rewrites observations cannot
+                be recorded).
         """
         if self.ended:
             raise InvalidEpisodeError(f"episode on {self._problem_id!r} has ended: no transition can follow")
@@ -88,13 +95,16 @@ class EpisodeRecorder:
             return
         start, end = len(self._ids), len(self._ids) + len(completion)
         head = observation[:end]
-        if not (np.array_equal(head[:start], self._ids) and np.array_equal(head[start:], completion.ids)):
+        before = sum(map(len, self._finished))
+        if info.get("segment", 0) > len(self._finished):
+            self._finished.append(np.concatenate([self._ids, completion.ids]))
+        elif not (np.array_equal(head[:start], self._ids) and np.array_equal(head[start:], completion.ids)):
             raise InvalidEpisodeError(
                 f"episode on {self._problem_id!r}, turn {self.num_turns}: the observation does not begin with the one"
                 " before and the completion; the sequence law is broken"
             )
         self._completions.append(completion)
-        self._starts.append(start)
+        self._starts.append(before + start)
         self._rewards.append(float(reward))
         self._infos.append(info)
         self._budgets.append(int(info["completion_budget"]))
@@ -109,7 +119,8 @@ class EpisodeRecorder:
         Raises:
             InvalidValueError: its returns do not fit into float32 (a wrapper's rewards are enormous).
         """
-        size, spans = len(self._ids), np.zeros((self.num_turns, 2), np.int64)
+        ids = np.concatenate(self.contexts)
+        size, spans = len(ids), np.zeros((self.num_turns, 2), np.int64)
         mask, logprobs = np.zeros(size, np.bool_), np.zeros(size, np.float32)
         versions = np.full(size, NO_VERSION, np.int32)
         for k, (start, completion) in enumerate(zip(self._starts, self._completions, strict=True)):
@@ -120,7 +131,7 @@ class EpisodeRecorder:
         index, seed, group = self._place
         return Episode(
             problem_id=self._problem_id,
-            ids=np.array(self._ids),
+            ids=ids,
             loss_mask=mask,
             logprobs=logprobs,
             versions=versions,
@@ -142,16 +153,17 @@ class EpisodeRecorder:
             responses=tuple(str(info["response"]) for info in self._infos),
             gold=self._gold,
             budgets=tuple(self._budgets[:-1]),
-            token_values=self._token_values(),
+            token_values=self._token_values(size),
+            segment_starts=np.cumsum([0, *map(len, self._finished)], dtype=np.int64),
         )
 
-    def _token_values(self) -> dict[str, npt.NDArray[np.float32]]:
+    def _token_values(self, size: int) -> dict[str, npt.NDArray[np.float32]]:
         """What the policy said of its ids besides their log-probs, NaN off the mask and where it said nothing."""
         values: dict[str, npt.NDArray[np.float32]] = {}
         for start, completion in zip(self._starts, self._completions, strict=True):
             for name, own in (("entropy", completion.entropies), ("raw_logprob", completion.raw_logprobs)):
                 if own is not None:
-                    row = values.setdefault(name, np.full(len(self._ids), np.nan, np.float32))
+                    row = values.setdefault(name, np.full(size, np.nan, np.float32))
                     row[start : start + len(completion)] = own
         return values
 

@@ -48,6 +48,11 @@ class EpisodeRun:
         """Name that all requests of this episode share."""
         return self._plan.session(self.index)
 
+    @property
+    def contexts(self) -> tuple[Ids, ...]:
+        """Every context that a policy may hold something of: the last one, and those that were written anew since."""
+        return self._recorder.contexts
+
     def add(
         self,
         completion: Completion,

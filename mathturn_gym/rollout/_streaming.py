@@ -99,7 +99,8 @@ class _Stream:
         run = seat.run
         if run.over:
             self._idle.appendleft(seat)
-            self._policy.release(run.context)
+            for context in run.contexts:
+                self._policy.release(context)
             self._keep(run.episode())
         else:
             self._asked[self._policy.submit(run.context, max_tokens=run.budget, seed=run.turn_seed)] = seat

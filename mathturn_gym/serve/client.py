@@ -290,7 +290,7 @@ class RemoteEnv(gym.Env[Ids, Ids]):
             info["problem_id"], shown["text"], info.get("gold", _NOT_TOLD), metadata=info["metadata"]
         )
         self._observation = np.array(shown["tokens"], np.int64)
-        self._actions, self._turns, self._sent, self._ended = [], [], None, False
+        self._actions, self._turns, self._sent, self._ended, self._segment = [], [], None, False, 0
         self._note_end(info)
         return info
 
@@ -307,7 +307,11 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         info = info_from_record(shown["info"])
         new = np.array(shown["tokens"], np.int64)
         played = info["turn"] > len(self._turns)
-        if played and (shown["start"] != before or not np.array_equal(new[: len(action)], action)):
+        segment, self._segment = self._segment, info["segment"]
+        anew = self._segment > segment  # the server's environment rewrites history: all ids are new
+        if anew and shown["start"] == 0:
+            self._observation = new[:0]
+        elif played and (shown["start"] != before or not np.array_equal(new[: len(action)], action)):
             self._session.close()
             raise ServerError(
                 f"{self.server} answered another action than the one it was sent: the sequence law is broken"
@@ -320,8 +324,9 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         if played:
             self._actions.append(action)
             terms = info.get("reward_terms")
+            ends = before + len(action)
             record = TurnRecord(
-                info["response"], info["verdict"], info["feedback"], reward, before, info["feedback_start"], terms
+                info["response"], info["verdict"], info["feedback"], reward, before, ends, terms, segment
             )
             self._turns.append(record)
         if self.render_mode == "human":

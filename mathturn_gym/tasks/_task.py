@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,15 +10,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.baselines._changes import changed
+from mathturn_gym.baselines._changes import changed, dotted
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
 from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
 from mathturn_gym.config import EnvConfig
+from mathturn_gym.decoding import PolicyConfig
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
 __all__ = ["Task", "load_task", "task_names"]
 
 _FOLDER: Final = Path(str(files("mathturn_gym.tasks")))
+_LOG = logging.getLogger(__name__)
+_TUNED: Final = ("entropy_weight", "critic_learning_rate")
 _TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation")
 _KEYS: Final = ("about", "algorithm", "algorithms", "threads", "save_every", "keep", *_TABLES)
 
@@ -79,9 +83,26 @@ class Task:
             parts = self._tuned({**self._parts(kind), "algorithm": {"name": name}}, name, kind)
         if budget is not None:
             parts["budget"] = dict(budget)
-        parts = {**changed(parts, settings or {}, kind), "task": self.name}
+        given = dotted(settings or {})
+        parts = {**changed(self._suited(parts, given), given, kind), "task": self.name}
         options = {key: value for key, value in parts.pop("algorithm").items() if key != "name"}
         return RunConfig.from_json(parts, algorithm=kind.from_options(options))
+
+    def _suited(self, parts: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The tables without what was tuned for the task's own policy, where another one is trained.
+
+        Learning rates of a hundred thousand parameters break a model of a hundred million, and so do entropy bonuses.
+        """
+        own = parts.get("policy", {}).get("model", PolicyConfig().model)
+        model = next((settings[name] for name in ("policy.model", "model") if name in settings), own)
+        if model == own:
+            return parts
+        gone = {"optimization": ("learning_rate", "final_learning_rate"), "algorithm": _TUNED}
+        left = {part: {k: v for k, v in parts.get(part, {}).items() if k not in gone[part]} for part in gone}
+        _LOG.info(
+            "learning rates and entropy bonus of task %s were tuned for %r: defaults for %r", self.name, own, model
+        )
+        return {**parts, **{part: table for part, table in left.items() if part in parts}}
 
     def _parts(self, algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
         """The file's tables, without what the algorithm does not read."""

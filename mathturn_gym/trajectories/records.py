@@ -69,6 +69,7 @@ def facts_to_record(episode: Episode) -> dict[str, Any]:
         "gold": list(episode.gold),
         "budgets": [int(budget) for budget in episode.budgets],
         "token_values": {name: _with_nulls(values) for name, values in episode.token_values.items()},
+        "segment_starts": episode.segment_starts.tolist(),
     }
 
 
@@ -87,6 +88,7 @@ def verdict_to_record(verdict: Verdict) -> dict[str, Any]:
         "span": None if verdict.span is None else [int(end) for end in verdict.span],
         "gold": verdict.gold,
         "tier": verdict.tier,
+        "rule": verdict.rule,
         "seconds": float(verdict.seconds),
     }
 
@@ -169,7 +171,7 @@ def build_episode(record: Mapping[str, Any], **tokens: Any) -> Episode:
             seed=_optional(record, "seed", int),
             group=_optional(record, "group", str),
             metadata=_typed(record, "metadata", dict),
-            **_texts(record),
+            **_further(record),
             **tokens,
         )
     except MathTurnError:
@@ -178,8 +180,8 @@ def build_episode(record: Mapping[str, Any], **tokens: Any) -> Episode:
         raise InvalidEpisodeError(f"not an episode: {error}") from error
 
 
-def _texts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record may lack, because it is not needed to learn from it: the texts, budgets and other numbers."""
+def _further(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record may lack: texts, budgets and other numbers, which learning does not need, and a single segment."""
     found: dict[str, Any] = {}
     if record.get("prompt") is not None:
         found["prompt"] = _typed(record, "prompt", str)
@@ -191,6 +193,8 @@ def _texts(record: Mapping[str, Any]) -> dict[str, Any]:
         found["token_values"] = {
             name: _floats(f"token_values[{name!r}]", _with_nans(row), np.float32) for name, row in values.items()
         }
+    if record.get("segment_starts") is not None:
+        found["segment_starts"] = _integers("segment_starts", record["segment_starts"], np.int64)
     return found
 
 
@@ -214,6 +218,7 @@ def verdict_from_record(record: Mapping[str, Any], turn: int) -> Verdict:
             span=span,
             gold=_optional(record, "gold", str),
             tier=_optional(record, "tier", str),
+            rule=_optional(record, "rule", str),
             seconds=_typed(record, "seconds", float),
         )
     except (ValueError, TypeError, OverflowError) as error:

@@ -26,7 +26,7 @@ _NUMBERS: Final[dict[str, str]] = {
 }
 """Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none)."""
 
-_MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values"})
+_MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values", "segment_starts"})
 """Columns that a table need not have."""
 
 
@@ -51,6 +51,7 @@ def table_schema() -> Any:
             ("span", pa.list_(pa.int64())),
             ("gold", pa.string()),
             ("tier", pa.string()),
+            ("rule", pa.string()),
             ("seconds", pa.float64()),
         ]
     )
@@ -74,6 +75,7 @@ def table_schema() -> Any:
         ("gold", pa.list_(pa.string())),
         ("budgets", pa.list_(pa.int64())),
         ("token_values", pa.list_(pa.struct([("name", pa.string()), ("values", pa.list_(pa.float32()))]))),
+        ("segment_starts", pa.list_(pa.int64())),
     ]
     return pa.schema(columns, metadata={"schema": SCHEMA, "schema_version": str(SCHEMA_VERSION)})
 
@@ -127,7 +129,7 @@ def _check_storable(episode: Episode, record: dict[str, Any]) -> None:
             raise InvalidEpisodeError(f"{who}: {name} must fit in int64 to be stored in a table, got {record[name]}")
     texts = [record["problem_id"], record["group"] or "", record["prompt"], *episode.token_values]
     texts += [*record["feedbacks"], *record["responses"], *record["gold"]]
-    texts += [v[name] or "" for v in record["verdicts"] for name in ("reason", "answer", "gold", "tier")]
+    texts += [v[name] or "" for v in record["verdicts"] for name in ("reason", "answer", "gold", "tier", "rule")]
     for text in texts:
         try:
             text.encode()

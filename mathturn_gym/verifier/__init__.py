@@ -19,11 +19,12 @@ from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier._explain import explain
 from mathturn_gym.verifier._verifier import Gold, Verifier
 from mathturn_gym.verifier.reading._answers import answer_key, is_readable
-from mathturn_gym.verifier.reading._extraction import Extraction, extract
+from mathturn_gym.verifier.reading._extraction import Extraction, ExtractionPolicy, extract
 from mathturn_gym.verifier.reading._numbers import literal_value
 
 __all__ = [
     "Extraction",
+    "ExtractionPolicy",
     "Gold",
     "Status",
     "Verdict",

@@ -21,14 +21,14 @@ class _Draft:
 
 
 def quick_verdict(
-    status: Status, reason: str, answer: str, span: tuple[int, int], gold: str, tier: str, seconds: float
+    status: Status, reason: str, answer: str, span: tuple[int, int], gold: str, tier: str, rule: str, seconds: float
 ) -> Verdict:
     """`Verdict(...)` of a right or wrong answer at a sixth of the price.
 
     A frozen dataclass sets each field through `object.__setattr__`, which is most of what a verdict on an integer
     would cost. Python lets an object change its class where both have the same slots.
 
-    >>> quick_verdict(Status.RIGHT, "equal", "7", (0, 1), "7", "exact", 0.0).value
+    >>> quick_verdict(Status.RIGHT, "equal", "7", (0, 1), "7", "exact", "box", 0.0).value
     1.0
     """
     draft: Any = _Draft()
@@ -39,13 +39,14 @@ def quick_verdict(
     draft.span = span
     draft.gold = gold
     draft.tier = tier
+    draft.rule = rule
     draft.seconds = seconds
     draft.__class__ = Verdict
     verdict: Verdict = draft
     return verdict
 
 
-def quick_integer(response: object, gold: object, start: float) -> Verdict | None:
+def quick_integer(response: object, gold: object, hashes: bool, start: float) -> Verdict | None:
     """The verdict where the last box (or `####`) holds a plain integer, and the gold is one: what the tiers would say.
 
     None wherever `extract` might find something else, or commas might make a list. Most answers that a training run
@@ -54,6 +55,7 @@ def quick_integer(response: object, gold: object, start: float) -> Verdict | Non
     Args:
         response: What the model wrote, or anything else, which is not for us.
         gold: What `Verifier.verify` was given.
+        hashes: Whether what follows `####` counts as an answer.
         start: `time.perf_counter()` when it began.
     """
     if type(gold) is not str:
@@ -72,7 +74,7 @@ def quick_integer(response: object, gold: object, start: float) -> Verdict | Non
         if response.find("}", command - WINDOW if command > WINDOW else 0, command) >= 0:
             return None
     else:
-        begin = response.rfind("####") + 4
+        begin = response.rfind("####") + 4 if hashes else 0
         if begin < 4 or "\\fbox" in response:
             return None
         begin += response.startswith(" ", begin)
@@ -82,13 +84,30 @@ def quick_integer(response: object, gold: object, start: float) -> Verdict | Non
         return None
     answer = response[begin:end]
     if answer == gold:
-        return quick_verdict(_RIGHT, "equal", answer, (begin, end), gold, "exact", perf_counter() - start)
-    digits = answer if answer.isdigit() else answer.replace(",", "")
-    if not digits.isdigit() or len(digits) > _MAX_DIGITS or len(gold) > _MAX_DIGITS:
-        return None
-    if not digits.isascii() or not gold.isascii():
-        return None
-    if digits is not answer and answer != f"{int(gold):,}":
-        return None
-    status, reason = (_RIGHT, "equal") if int(digits) == int(gold) else (_WRONG, "different")
-    return quick_verdict(status, reason, answer, (begin, end), gold, "rational", perf_counter() - start)
+        status, tier = _RIGHT, "exact"
+    else:
+        digits = answer if answer.isdigit() else answer.replace(",", "")
+        if not digits.isdigit() or len(digits) > _MAX_DIGITS or len(gold) > _MAX_DIGITS:
+            return None
+        if not digits.isascii() or not gold.isascii():
+            return None
+        if digits is not answer and answer != f"{int(gold):,}":
+            return None
+        status, tier = (_RIGHT, "rational") if int(digits) == int(gold) else (_WRONG, "rational")
+    draft: Any = _Draft()
+    draft.status = status
+    draft.tier = tier
+    if status is _RIGHT:
+        draft.reason = "equal"
+        draft.score = 1.0
+    else:
+        draft.reason = "different"
+        draft.score = 0.0
+    draft.answer = answer
+    draft.span = begin, end
+    draft.gold = gold
+    draft.rule = "box" if command >= 0 else "hash"
+    draft.seconds = perf_counter() - start
+    draft.__class__ = Verdict
+    verdict: Verdict = draft
+    return verdict

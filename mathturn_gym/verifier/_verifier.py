@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier._quick import quick_integer, quick_verdict
-from mathturn_gym.verifier.reading._extraction import Extraction, extract
+from mathturn_gym.verifier.reading._extraction import POLICIES, Extraction, ExtractionPolicy
+from mathturn_gym.verifier.reading._extraction import extract as find_answer
 from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
+from mathturn_gym.verifier.reading._statements import has_prose, told_value
 from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, SymbolicResult, shared_pool
-from mathturn_gym.verifier.tiers._decide import decide
+from mathturn_gym.verifier.tiers._decide import Finding, decide
 from mathturn_gym.verifier.tiers._scalar import Rounding
 
 __all__ = ["AnswerForm", "Gold", "TextKind", "Verifier"]
@@ -83,7 +85,8 @@ class Verifier:
             on the clock does not matter.
         memory_mb: Address space that a symbolic worker may take, in MiB, 256 to 1,048,576.
         workers: Symbolic workers.
-        last_number: Take the last number of a response where nothing marks its answer.
+        extract: Which part of a response is its answer: `"boxed"` for training, `"marked"`, or `"lenient"` for evaluation
+            and for other people's outputs; see `mathturn_gym.verifier.extract`.
         rel_tol: Relative difference at which numbers count as equal; 0 for equality only (0.33 is not 1/3).
         decimals: Compare numbers after rounding both to this many places; None for no rounding.
 
@@ -102,7 +105,7 @@ class Verifier:
         memory_mb: int = 1024,
         workers: int = 2,
         *,
-        last_number: bool = False,
+        extract: ExtractionPolicy = "marked",
         rel_tol: float = 0.0,
         decimals: int | None = None,
     ) -> None:
@@ -112,10 +115,13 @@ class Verifier:
         self.timeout = check_float("timeout", timeout, low=1e-3, high=3600.0)
         self.memory_mb = check_int("memory_mb", memory_mb, low=256, high=1 << 20)
         self.workers = check_int("workers", workers, low=1, high=256)
-        self.last_number = bool(last_number)
+        if extract not in POLICIES:
+            raise_unknown_name("extract", extract, POLICIES)
+        self.extract: ExtractionPolicy = extract
         places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
         self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
-        self._exact = self.rounding.exact
+        self._quick = self.rounding.exact and extract != "lenient"
+        self._hashes = extract == "marked"
         self._pool: SymbolicPool | None = None
         # No lock guards it: each step is one operation on a dictionary, whole in any thread, after a fork, and when a
         # signal handler raises in between.
@@ -134,8 +140,8 @@ class Verifier:
             VerifierError: the symbolic workers do not start.
         """
         start = time.perf_counter()
-        if kind == "response" and self._exact:
-            verdict = quick_integer(response, gold, start)
+        if kind == "response" and self._quick:
+            verdict = quick_integer(response, gold, self._hashes, start)
             if verdict is not None:
                 return verdict
         verdict, left = self._begin_slowly(response, gold, kind, start)
@@ -199,8 +205,8 @@ class Verifier:
         self, response: str, gold: Gold, kind: TextKind, start: float
     ) -> tuple[Verdict | None, tuple[Extraction, _OpenCase] | None]:
         """A verdict, or what is left for the symbolic workers."""
-        if kind == "response" and self._exact:
-            verdict = quick_integer(response, gold, start)
+        if kind == "response" and self._quick:
+            verdict = quick_integer(response, gold, self._hashes, start)
             if verdict is not None:
                 return verdict, None
         return self._begin_slowly(response, gold, kind, start)
@@ -228,10 +234,15 @@ class Verifier:
         if not accepted or (isinstance(accepted, str) and not accepted.strip()):
             raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
         if kind == "response":
-            return accepted, extract(response, last_number=self.last_number)
+            return accepted, find_answer(response, self.extract)
         if kind != "answer":
             raise_unknown_name("kind", kind, ["response", "answer"])
         text = response.strip()
+        if self.extract == "lenient" and "\n" in text and has_prose(text):
+            # What others took as the answer may be the lines in which it was found.
+            found = find_answer(response, "lenient")
+            if found is not None:
+                return accepted, found
         start = len(response) - len(response.lstrip())
         return accepted, Extraction(text, start, start + len(text), "answer") if text else None
 
@@ -283,10 +294,16 @@ class Verifier:
             return _Decision(Status.RIGHT, "equal", "exact", gold)
         if len(gold) > MAX_GOLD:
             return _Decision(Status.UNDECIDED, "gold too long", "exact", gold)
-        finding = decide(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
+        finding = self._find(gold, answer)
+        if finding.status is Status.WRONG and (told := told_value(prepare(answer).text)) is not None:
+            # A sentence, and not its letters multiplied: what counts is the value that it tells.
+            finding = self._find(gold, told)
         if finding.status is None:
             return _Decision(Status.UNDECIDED, "", "symbolic", gold, (gold,))
         return _Decision(finding.status, finding.reason, finding.tier, gold)
+
+    def _find(self, gold: str, answer: str) -> Finding:
+        return decide(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
 
     def _decided(self, case: _OpenCase, session: Session) -> tuple[_Decision, float]:
         """What the symbolic workers found, which is remembered unless it was an accident, and the seconds it took them."""
@@ -348,4 +365,6 @@ def _combined(found: Sequence[tuple[str, SymbolicResult]], otherwise: _Decision 
 
 def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
     span = found.start, found.end
-    return quick_verdict(decision.status, decision.reason, found.text, span, decision.gold, decision.tier, seconds)
+    return quick_verdict(
+        decision.status, decision.reason, found.text, span, decision.gold, decision.tier, found.rule, seconds
+    )

@@ -158,6 +158,8 @@ def test_what_the_format_cannot_hold_is_refused() -> None:
     episode = play()
     with pytest.raises(InvalidEpisodeError, match="has no returns"):
         to_sequence_sample(replace(episode, returns=None, discount=None))
+    with pytest.raises(InvalidEpisodeError, match=r'has 2 segments.*history="keep"'):
+        to_sequence_sample(replace(episode, segment_starts=np.array([0, int(episode.turn_spans[0, 1])])))
     logprobs = np.where(episode.loss_mask, np.float32(np.nan), np.float32(0))
     with pytest.raises(InvalidEpisodeError, match="log-probs are missing"):
         to_sequence_sample(replace(episode, logprobs=logprobs))

@@ -42,7 +42,10 @@ def test_another_environment_decides_first_what_it_takes() -> None:
     ("settings", "message"),
     [
         ({"learning_rat": 1}, "unknown setting 'learning_rat': did you mean 'learning_rate'"),
-        ({"gae_lambda": 1}, "unknown setting 'gae_lambda'.*; options of grpo: entropy_weight, kl_weight, group_size"),
+        (
+            {"gae_lambda": 1},
+            "unknown setting 'gae_lambda'.*; options of grpo: entropy_weight, kl_weight, reward_kl, group_size",
+        ),
         ({"estimator": "grpo"}, "unknown setting 'estimator'"),
         (
             {"episodes": 1},

@@ -73,3 +73,8 @@ def test_warmup_from_nothing_gives_a_policy_that_can_be_evaluated(tmp_path: Path
     done = invoke("eval", "--policy", str(tmp_path / "w"), "--episodes", "4", "--out", str(tmp_path / "e"))
     assert done.exit_code == 0
     assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "mathturn_gym", "--help"], capture_output=True, text=True, check=True)
+    assert "mathturn demo" in done.stdout

@@ -70,7 +70,7 @@ def test_training_says_how_to_evaluate_and_that_is_what_it_was_evaluated_with(
     run = "runs/my run"
     done = invoke("train", "add1", "--run-dir", run, *SMALL, "--episodes", "16", "--set", "temperature=0.9")
     assert done.exit_code == 0
-    assert "test split, 8 episodes: acc@1" in done.output
+    assert "test split, 8 episodes of " in done.output
     (command,) = commands_in(done.output)
     assert command[:3] == ["eval", "--policy", run]
     assert invoke(*command, "--episodes", "24").exit_code == 0

@@ -34,7 +34,7 @@ def test_one_answer() -> None:
 def test_options_reach_the_verifier() -> None:
     assert run("12+34", "--gold", "46", "--kind", "answer", "--form", "equivalent").startswith("Right")
     assert run("0.33", "--gold", "1/3", "--kind", "answer", "--decimals", "2").startswith("Right")
-    assert run("we have 12 of them", "--gold", "12", "--last-number").startswith("Right")
+    assert run("we have 12 of them", "--gold", "12", "--extract", "lenient").startswith("Right")
 
 
 def test_a_file_of_answers(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_verl_by_hand() -> None:
             "response_logprobs": [-0.5, -0.25, 0.0, -1.0],
             "reward_score": 1.0,
             "num_turns": 4,
-            "extra_fields": {"turn_scores": [-1.0, 2.0]},
+            "extra_fields": {"turn_scores": [-1.0, 2.0], "segment": 0},
         }
     ]
     (silent,) = to_verl([synthetic_episode(0, 0, [2], logprobs=False)])
@@ -88,7 +88,7 @@ def test_areal_by_hand() -> None:
 
 
 def test_tinker_by_hand() -> None:
-    found = to_tinker(by_hand(), [10.0, 20.0])
+    (found,) = to_tinker(by_hand(), [10.0, 20.0])
     assert found["model_input"] == [1, 2, 3, 4, 5]
     inputs = {name: array.tolist() for name, array in found["loss_fn_inputs"].items()}
     assert inputs == {
@@ -99,6 +99,43 @@ def test_tinker_by_hand() -> None:
     }
     with pytest.raises(InvalidEpisodeError, match="has 1 ids"):
         to_tinker(synthetic_episode(0, 0, [], prompt=1), [])
+
+
+def two_segments() -> Episode:
+    """The same dialogue, written anew after the first answer: 7 8 is what the policy saw before its second."""
+    return dataclasses.replace(
+        by_hand(),
+        ids=np.array([1, 2, 3, 4, 7, 8, 6]),
+        loss_mask=np.array([0, 0, 1, 1, 0, 0, 1], np.bool_),
+        logprobs=np.array([0, 0, -0.5, -0.25, 0, 0, -1], np.float32),
+        versions=np.array([-1, -1, 0, 0, -1, -1, 1], np.int32),
+        turn_spans=np.array([[2, 4], [6, 7]]),
+        segment_starts=np.array([0, 4]),
+    )
+
+
+def test_segments_are_rows_of_their_own() -> None:
+    first, second = to_verl([two_segments()])
+    assert (first["prompt_ids"], first["response_ids"]) == ([1, 2], [3, 4])
+    assert (second["prompt_ids"], second["response_ids"], second["response_mask"]) == ([7, 8], [6], [1])
+    assert [row["extra_fields"]["segment"] for row in (first, second)] == [0, 1]
+    assert first["reward_score"] == second["reward_score"] == 1.0
+    areal = {name: tensor.tolist() for name, tensor in to_areal(two_segments()).items()}
+    assert areal["input_ids"] == [[1, 2, 3, 4], [7, 8, 6, 0]]
+    assert areal["attention_mask"] == [[True] * 4, [True] * 3 + [False]]
+    assert areal["loss_mask"] == [[0, 0, 1, 1], [0, 0, 1, 0]]
+    assert areal["versions"] == [[-1, -1, 0, 0], [-1, -1, 1, -1]]
+    assert areal["turn_ids"] == [[-1, -1, 0, 0], [-1, -1, 1, -1]]
+    assert areal["rewards"] == [1.0, 1.0]
+    one, other = to_tinker(two_segments(), [10.0, 20.0])
+    assert (one["model_input"], one["loss_fn_inputs"]["advantages"].tolist()) == ([1, 2, 3], [0, 10, 10])
+    assert (other["model_input"], other["loss_fn_inputs"]["advantages"].tolist()) == ([7, 8], [0, 20])
+    assert other["loss_fn_inputs"]["target_tokens"].tolist() == [8, 6]
+
+
+def test_trl_takes_one_segment() -> None:
+    with pytest.raises(InvalidEpisodeError, match=r"has 2 segments, and TRL takes one stream .*history=\"keep\""):
+        to_trl([two_segments()])
 
 
 def test_datasets_hold_every_bit() -> None:

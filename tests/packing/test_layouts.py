@@ -19,7 +19,7 @@ from mathturn_gym.types import Episode, StopReason
 
 @st.composite
 def episode_lists(draw: st.DrawFn) -> list[Episode]:
-    """Ragged episodes: empty completions, none at all, shared and unshared prompts, ids after the last turn."""
+    """Ragged episodes: empty completions, none at all, shared and unshared prompts, segments, ids after the last turn."""
     episodes = []
     for index in range(draw(st.integers(1, 6))):
         group = draw(st.sampled_from([None, "a", "b"]))
@@ -30,6 +30,7 @@ def episode_lists(draw: st.DrawFn) -> list[Episode]:
             completions,
             prompt=draw(st.integers(1, 5)),
             feedback=draw(st.integers(0, 3)),
+            anew=[turn for turn in range(1, len(completions)) if draw(st.booleans())],
             group=group,
             max_version=3,
             logprobs=draw(st.booleans()),
@@ -126,6 +127,35 @@ def test_episode_layout_by_hand() -> None:
     assert batch.position_ids.tolist() == [list(range(7)), [0, 1, 0, 0, 0, 0, 0]]
     assert batch.cu_seqlens.tolist() == [0, 7, 9]
     assert (batch.max_seqlen, batch.num_rows, batch.num_tokens, batch.predictor_index) == (7, 2, 9, None)
+
+
+def test_segments_have_rows_of_their_own() -> None:
+    episode = synthetic_episode(0, 0, [2, 1, 1], prompt=[5, 6], feedback=1, anew=[2])
+    ids = episode.ids.tolist()
+    assert episode.segment_starts.tolist() == [0, 6]
+    batch = pack([episode], advantages=[[1.0, 2.0, 3.0]], pad_id=99)
+    assert batch.input_ids.tolist() == [ids[:6], [*ids[6:], 99, 99]]
+    assert batch.loss_mask.int().tolist() == [[0, 0, 1, 1, 0, 1], [0, 0, 0, 1, 0, 0]]
+    assert batch.advantages.tolist() == [[0, 0, 1, 1, 0, 2], [0, 0, 0, 3, 0, 0]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0]]
+    assert batch.episode_index.tolist() == [[0] * 6, [0, 0, 0, 0, -1, -1]]
+    assert (batch.count("sequence"), batch.count("turn")) == (1, 3), "rows are no episodes"
+    turns = pack([episode], "turns", form="varlen", advantages=[[1.0, 2.0, 3.0]])
+    assert turns.input_ids.tolist() == [ids[:4] + ids[:6] + ids[6:]]
+    assert turns.cu_seqlens.tolist() == [0, 4, 10, 14]
+    assert turns.position_ids[0, 10:].tolist() == [0, 1, 2, 3]
+
+
+def test_segments_with_one_context_share_it_in_a_tree() -> None:
+    members = [synthetic_episode(0, i, [1, 2], prompt=[5, 6], feedback=1, anew=[1], group="g") for i in range(2)]
+    ids = members[0].ids.copy()
+    ids[3:6] = members[1].ids[3:6]  # both contexts were written anew as the same
+    members[0] = dataclasses.replace(members[0], ids=ids)
+    batch = pack(members, "tree", advantages=[[1.0, 2.0], [3.0, 4.0]])
+    assert batch.lengths.tolist() == [2 + 1 + 1, 3 + 2 + 2]
+    assert batch.position_ids[1].tolist() == [0, 1, 2, 3, 4, 3, 4]
+    for before, after in zip(members, unpack(batch), strict=True):
+        assert_same(before, after)
 
 
 def test_turn_layout_repeats_the_history_and_trains_on_one_completion() -> None:

@@ -99,10 +99,27 @@ def test_parts_of_an_episode_do_not_unpack_but_keeping_it_whole_does() -> None:
     batch = pack(episodes_of([5, 5]), "turns")
     parts = micro_batches(batch, max_tokens=10)
     assert any(part.split_episodes for part in parts)
-    with pytest.raises(InvalidValueError, match="only some turns of episode 0"):
+    with pytest.raises(InvalidValueError, match="only a part of episode 0"):
         [unpack(part) for part in parts]
     kept = micro_batches(batch, max_tokens=20, keep_episodes=True)
     assert not any(part.split_episodes for part in kept)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_segments_of_an_episode_stay_together_where_that_is_asked(layout: Any, form: Any) -> None:
+    """In a tree, the members of a group share a row, and each has rows of its own: all of them are kept together."""
+    episodes = [
+        synthetic_episode(0, i, [2, 3, 2], prompt=3, feedback=1, anew=[1, 2], group=f"g{i % 2}") for i in range(4)
+    ]
+    batch = pack(episodes, layout, form=form)
+    longest = int(batch.lengths.max())
+    assert any(part.split_episodes for part in micro_batches(batch, max_tokens=longest))
+    for part in micro_batches(batch, max_tokens=8 * longest, keep_episodes=True):
+        assert not part.split_episodes
+        for episode in unpack(part):
+            assert episode.ids.tolist() == episodes[episode.index].ids.tolist()
+            assert episode.segment_starts.tolist() == episodes[episode.index].segment_starts.tolist()
 
 
 @pytest.mark.parametrize("rows", [[], [2, 1], [0, 0], [-1], [9]])

@@ -49,6 +49,7 @@ class TestParts:
         source = load_problems(problems_of(200))
         with caplog.at_level(logging.WARNING, "mathturn_gym"):
             parts = {split: source.part(split) for split in SPLITS}
+            load_problems(problems_of(200)).part("test")  # opened again, as a run does for its evaluations: said once
         assert sum(part.size or 0 for part in parts.values()) == 200
         for split, part in parts.items():
             assert isinstance(part, ProblemList)

@@ -51,19 +51,21 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         draw(st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))),
         draw(st.none() | TEXTS),
         draw(st.none() | TEXTS),
+        draw(st.none() | TEXTS),
         draw(st.floats(0, 9)),
     )
 
 
 @st.composite
 def any_episode(draw: st.DrawFn) -> Episode:
-    lengths = draw(st.lists(st.integers(0, 3), max_size=3))
+    lengths, prompt = draw(st.lists(st.integers(0, 3), max_size=3)), draw(st.integers(0, 3))
     base = synthetic_episode(
         0,
         draw(st.integers(0, 5)),
         lengths,
-        prompt=draw(st.integers(0, 3)),
+        prompt=prompt,
         feedback=draw(st.integers(0, 2)),
+        anew=[turn for turn in range(1, len(lengths)) if prompt and draw(st.booleans())],
         logprobs=draw(st.booleans()),
         max_version=5,
     )

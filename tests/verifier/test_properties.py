@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import mpmath
 import sympy
@@ -374,11 +374,13 @@ integers = st.sampled_from(
 
 
 @settings(max_examples=150)
-@given(boxes, integers, integers)
-def test_the_quick_way_finds_what_the_long_way_finds(form: str, answer: str, gold: str) -> None:
+@given(boxes, integers, integers, st.sampled_from(["boxed", "marked"]))
+def test_the_quick_way_finds_what_the_long_way_finds(
+    form: str, answer: str, gold: str, policy: Literal["boxed", "marked"]
+) -> None:
     assume(gold.strip())
-    verifier = Verifier()
+    verifier = Verifier(extract=policy)
     response = form % answer
     quick = verifier.verify(response, gold)
-    verifier._exact = False
+    verifier._quick = False
     assert verifier.verify(response, gold) == quick

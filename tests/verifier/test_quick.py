@@ -14,8 +14,8 @@ from mathturn_gym.verifier._quick import quick_integer, quick_verdict
 
 @pytest.mark.parametrize("status", [Status.RIGHT, Status.WRONG, Status.UNDECIDED])
 def test_a_quick_verdict_is_a_verdict(status: Status) -> None:
-    quick = quick_verdict(status, "equal", "7", (3, 4), "07", "rational", 0.5)
-    plain = Verdict(status, "equal", answer="7", span=(3, 4), gold="07", tier="rational", seconds=0.5)
+    quick = quick_verdict(status, "equal", "7", (3, 4), "07", "rational", "box", 0.5)
+    plain = Verdict(status, "equal", answer="7", span=(3, 4), gold="07", tier="rational", rule="box", seconds=0.5)
     assert type(quick) is Verdict
     assert [getattr(quick, field.name) for field in dataclasses.fields(quick)] == [
         getattr(plain, field.name) for field in dataclasses.fields(plain)
@@ -51,5 +51,10 @@ def test_a_quick_verdict_is_a_verdict(status: Status) -> None:
     ],
 )
 def test_what_it_answers_and_what_it_leaves(response: object, gold: object, found: tuple[str, str] | None) -> None:
-    verdict = quick_integer(response, gold, 0.0)
+    verdict = quick_integer(response, gold, True, 0.0)
     assert found == (None if verdict is None else (verdict.status.value, verdict.tier))
+
+
+def test_hashes_count_only_where_they_may() -> None:
+    assert quick_integer("#### 12", "12", False, 0.0) is None
+    assert quick_integer("So \\boxed{12}.", "12", False, 0.0) is not None

@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from mathturn_gym.packing.batch import PackedBatch, Unit
     from mathturn_gym.types import Episode, Policy
 
-__all__ = ["Advantages", "Algorithm", "BaseAlgorithm", "GroupAlgorithm", "Part", "State"]
+__all__ = ["Advantages", "Algorithm", "BaseAlgorithm", "Clipping", "GroupAlgorithm", "Part", "State"]
 
 Advantages: TypeAlias = "list[npt.NDArray[np.float32]]"
 """One array (K,) per episode: what each of its turns was worth."""
 
 _IN_0_1: Final = ("clip", "discount", "gae_lambda", "baseline_decay")
-_AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learning_rate", "clip_high")
+_AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learning_rate", "clip_high", "shrinkage")
 _COUNTS: Final = ("group_size",)
+_PER_TURN: Final = ("kl_weight",)
+"""Options that may be a list, a number for each turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,8 @@ class BaseAlgorithm(ABC):
             if name in _IN_0_1:
                 check_float(f"{self.name}: {name}", value, low=0.0, high=1.0)
             elif name in _AT_LEAST_0:
-                check_float(f"{self.name}: {name}", value, low=0.0)
+                for one in value if isinstance(value, (list, tuple)) and name in _PER_TURN else (value,):
+                    check_float(f"{self.name}: {name}", one, low=0.0)
             elif name in _COUNTS:
                 check_int(f"{self.name}: {name}", value, low=1)
             elif isinstance(option.default, bool) and not isinstance(value, bool):
@@ -192,7 +195,14 @@ class Part:
 
         divisor = self.minibatch.count(normalization) if denominator is None else denominator
         return policy_loss(
-            logprobs, self.batch, normalization=normalization, denominator=divisor, **keywords, **self.terms
+            logprobs,
+            self.batch,
+            normalization=normalization,
+            # A minibatch without a trained token has the loss 0, whatever that is divided by.
+            denominator=max(1, divisor),
+            tokens=max(1, self.minibatch.count("token")),
+            **keywords,
+            **self.terms,
         )
 
 
@@ -201,17 +211,33 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
     """An algorithm that trains a language model: options, `credit` and `loss`.
 
     Args:
-        entropy_weight: What a nat of entropy takes off the loss, averaged as the policy's own term is.
-        kl_weight: What a nat of KL from the policy at the start (k3 estimate) adds to the loss; 0 needs no reference
-            model.
+        entropy_weight: What a nat of entropy takes off the loss; a mean over tokens, whatever the policy's own term is.
+        kl_weight: What a nat of KL from the policy at the start (k3 estimate, a mean over tokens) adds to the loss; 0
+            needs no reference model. A list is a weight for each turn, its last one for all that follow: SCoRe (Kumar
+            et al. 2024, arXiv:2409.12917) holds the first turn by `[10.0, 0.0]` or the like.
+        reward_kl: What a nat of KL from the start (k1 estimate) takes off the reward of the turn that spent it; the
+            other place for a KL (Stiennon et al. 2020, arXiv:2009.01325): credit counts it, so that an early turn
+            answers for the drift of later ones.
     """
 
     kind = "language model"
     on_policy: ClassVar[bool] = False
     """Its gradient holds for the policy that sampled the batch alone: one gradient step per batch."""
+    continues_truncated: ClassVar[bool] = True
+    """Credit goes by returns-to-go, so an episode that its context cut off is continued by what the batch's turns of
+    that number were worth on average (see `continued`). False: its return is what it got, as the method is published."""
+    charges_turns: ClassVar[bool] = True
+    """`reward_kl` is taken off the rewards of turns before `credit` sees them; False: `credit` does it by itself."""
 
     entropy_weight: float = 0.0
-    kl_weight: float = 0.0
+    kl_weight: float | Sequence[float] = 0.0
+    reward_kl: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Makes a tuple of weights by turn."""
+        super().__post_init__()
+        if isinstance(self.kl_weight, Sequence):  # a list, as JSON and TOML have it
+            object.__setattr__(self, "kl_weight", tuple(self.kl_weight))
 
     def begin(self, trainer: Trainer) -> StateT:
         """What it keeps from one iteration to the next, as a run begins.
@@ -248,7 +274,8 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
     @property
     def needs_reference(self) -> bool:
         """True where the policy at the start has to be kept, to measure the KL from it."""
-        return self.kl_weight > 0
+        weights = self.kl_weight if isinstance(self.kl_weight, Sequence) else (self.kl_weight,)
+        return any(weights) or self.reward_kl > 0
 
     @property
     def episodes_per_problem(self) -> int:
@@ -264,6 +291,11 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
                 f"optimization.batch_episodes ({batches.batch_episodes}) must be a multiple of {self.name}'s group_size"
                 f" ({group})"
             )
+        if batches.dynamic_sampling and group < 2:
+            raise InvalidValueError(
+                f"optimization.dynamic_sampling looks for differences within groups, and {self.name} has one episode per"
+                " problem: set group_size to 2 at least, or leave it out"
+            )
         if self.on_policy and batches.minibatches * batches.epochs > 1:
             raise InvalidValueError(
                 f"{self.name} takes one gradient step per batch, as it is published: optimization.minibatches and epochs"
@@ -278,6 +310,20 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Clipping:
+    """Options of algorithms whose loss clips ratios.
+
+    Args:
+        clip: Width of the ratio's clipping; it matters from the second gradient step on.
+        clip_high: Its upper width, where that is another: wider, unlikely tokens can gain more (DAPO, Yu et al. 2025,
+            arXiv:2503.14476, has .2 and .28). None is `clip`.
+    """
+
+    clip: float = 0.2
+    clip_high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupAlgorithm(Algorithm[StateT], Generic[StateT]):
     """An algorithm that judges an episode by the others on the same problem.
 
@@ -285,14 +331,17 @@ class GroupAlgorithm(Algorithm[StateT], Generic[StateT]):
         group_size: Episodes per problem, 2 at least.
     """
 
+    smallest_group: ClassVar[int] = 2
+
     group_size: int = 8
 
     def __post_init__(self) -> None:
         """Refuses groups of one."""
         super().__post_init__()
-        if self.group_size < 2:
+        if self.group_size < self.smallest_group:
             raise InvalidValueError(
-                f"{self.name} centers rewards by their group: group_size must be 2 at least, got {self.group_size}"
+                f"{self.name} centers rewards by their group: group_size must be {self.smallest_group} at least, got"
+                f" {self.group_size}"
             )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mathturn_gym.returns import BiasedEstimatorWarning, Estimator, advantages
+from mathturn_gym.returns import BiasedEstimatorWarning, Estimator, advantages, returns_to_go
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms._base import Advantages
     from mathturn_gym.types import Episode
 
-__all__ = ["estimate", "token_gae", "token_returns"]
+__all__ = ["charged", "continued", "differ", "estimate", "token_gae", "token_returns"]
 
 
 def estimate(episodes: Sequence[Episode], estimator: Estimator, **options: Any) -> Advantages:
@@ -31,13 +32,65 @@ def estimate(episodes: Sequence[Episode], estimator: Estimator, **options: Any) 
         return advantages(episodes, estimator, **options)
 
 
+def differ(episodes: Sequence[Episode]) -> bool:
+    """True where at some turn two episodes have different returns: something can be learned from the batch alone."""
+    returns = [episode.returns for episode in episodes if episode.returns is not None]
+    for turn in range(max(map(len, returns), default=0)):
+        seen = np.array([one[turn] for one in returns if len(one) > turn], np.float64)
+        if np.ptp(seen) > 1e-6 * max(1e-30, float(np.abs(seen).max())):
+            return True
+    return False
+
+
+def continued(episodes: Sequence[Episode], discount: float) -> list[Episode]:
+    """Episodes that their context cut off, worth what they got and what would have followed.
+
+    A turn that nobody played has no return. What stands for it is the mean return of the turns of that number that
+    were played in the batch, by episodes that came to their end; 0 where there was none. (A critic's value of the
+    context at the cut would stand there by itself: no loss ever covers that position, for nothing follows it.)
+
+    Args:
+        episodes: An iteration's.
+        discount: Per turn.
+    """
+    whole = [e.returns for e in episodes if not e.truncated and e.returns is not None]
+
+    def following(episode: Episode) -> float:
+        seen = [float(returns[episode.num_turns]) for returns in whole if len(returns) > episode.num_turns]
+        return discount * float(np.mean(seen)) if seen else 0.0
+
+    return [
+        _with_rewards(e, np.append(e.rewards[:-1], e.rewards[-1] + following(e)), discount)
+        if e.truncated and e.num_turns
+        else e
+        for e in episodes
+    ]
+
+
+def charged(
+    episodes: Sequence[Episode], spent: Sequence[npt.NDArray[np.float64]], price: float, discount: float
+) -> list[Episode]:
+    """Episodes whose turns pay for their KL from the policy at the start.
+
+    Args:
+        episodes: An iteration's.
+        spent: One array (K,) per episode: nats.
+        price: Of a nat.
+        discount: Per turn.
+    """
+    return [_with_rewards(e, e.rewards - price * kl, discount) for e, kl in zip(episodes, spent, strict=True)]
+
+
+def _with_rewards(episode: Episode, rewards: npt.NDArray[np.float64], discount: float) -> Episode:
+    return replace(episode, rewards=rewards, returns=returns_to_go(rewards, discount), discount=discount)
+
+
 def token_gae(
     values: npt.NDArray[np.float64],
     lengths: npt.NDArray[np.int64],
     rewards: npt.ArrayLike,
     discount: float,
     gae_lambda: float,
-    last_value: float = 0.0,
 ) -> npt.NDArray[np.float64]:
     """Generalized advantages of the tokens of one episode (Schulman et al. 2016, arXiv:1506.02438).
 
@@ -48,7 +101,6 @@ def token_gae(
         rewards: (K,); each falls on its turn's last token.
         discount: Between the last token of a turn and the next turn.
         gae_lambda: Per token.
-        last_value: What follows the last turn; 0 unless the episode was truncated.
 
     Returns:
         float64 (n,).
@@ -57,7 +109,7 @@ def token_gae(
     [0.5, 0.5, 1.0]
     """
     result = np.zeros(len(values))
-    at, following, ahead = len(values), last_value, 0.0  # value and advantage of what comes next
+    at, following, ahead = len(values), 0.0, 0.0  # value and advantage of what comes next
     for length, reward in zip(lengths[::-1], np.asarray(rewards, np.float64)[::-1], strict=True):
         following, ahead = reward + discount * following, discount * ahead
         for _ in range(length):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mathturn_gym.baselines.algorithms._base import Algorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Part, State
+from mathturn_gym.baselines.algorithms._credit import differ
 
 if TYPE_CHECKING:
     import torch
@@ -28,18 +29,16 @@ __all__ = ["CriticAlgorithm", "CriticState"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticAlgorithm(Algorithm["CriticState"]):
+class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
     """An algorithm with a separate critic, and PPO's clipped loss.
 
     Args:
         discount: Per turn, in [0, 1].
-        clip: Width of the ratio's clipping.
         gae_lambda: Of the generalized advantages, in [0, 1].
         critic_learning_rate: The critic's, scheduled like the policy's; None is the policy's.
     """
 
     discount: float = 1.0
-    clip: float = 0.2
     gae_lambda: float = 0.95
     critic_learning_rate: float | None = None
 
@@ -67,11 +66,15 @@ class CriticAlgorithm(Algorithm["CriticState"]):
     def credit(self, episodes: Sequence[Episode], state: CriticState) -> PackedBatch:
         """Advantages by the critic as it is before this iteration's update."""
         batch = state.trainer.pack(episodes)
-        return self.judge(episodes, batch, state.values(batch), state)
+        judged = self.judge(episodes, batch, state.values(batch), state)
+        if not differ(episodes):
+            # What is left of equal returns is the critic's error, and normalizing would make it as large as a signal.
+            return judged.replace_tensors({"advantages": judged.advantages.new_zeros(judged.advantages.shape)})
+        return judged
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: CriticState) -> PolicyLoss:
         """The clipped objective, every token counting alike."""
-        return part.policy_loss(logprobs, clip=self.clip)
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
 
 
 class CriticState(State):

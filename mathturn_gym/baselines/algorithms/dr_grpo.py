@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mathturn_gym.baselines.algorithms._base import Advantages, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 
@@ -37,16 +37,16 @@ class EpisodeBudget(State):
 
 @register("dr_grpo", title="Dr. GRPO", source="Liu et al. 2025, arXiv:2503.20783")
 @dataclass(frozen=True, kw_only=True)
-class DrGRPO(GroupAlgorithm[EpisodeBudget]):
+class DrGRPO(Clipping, GroupAlgorithm[EpisodeBudget]):
     """Dr. GRPO; see the module.
 
     Args:
         discount: Per turn, in [0, 1]; of the episode's return.
-        clip: Width of the ratio's clipping.
     """
 
+    continues_truncated = False
+
     discount: float = 1.0
-    clip: float = 0.2
 
     def begin(self, trainer: Trainer) -> EpisodeBudget:
         """Notes the constant that sums over tokens are divided by."""
@@ -59,4 +59,5 @@ class DrGRPO(GroupAlgorithm[EpisodeBudget]):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: EpisodeBudget) -> PolicyLoss:
         """The clipped objective, divided by the most tokens that the minibatch's episodes could have."""
-        return part.policy_loss(logprobs, clip=self.clip, denominator=part.minibatch.num_rows * state.tokens)
+        most = part.minibatch.num_rows * state.tokens
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, denominator=most)

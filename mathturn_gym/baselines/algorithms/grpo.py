@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mathturn_gym.baselines.algorithms._base import Advantages, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 
@@ -26,16 +26,16 @@ __all__ = ["GRPO"]
 
 @register("grpo", title="GRPO", source="Shao et al. 2024, arXiv:2402.03300")
 @dataclass(frozen=True, kw_only=True)
-class GRPO(GroupAlgorithm):
+class GRPO(Clipping, GroupAlgorithm):
     """GRPO; see the module.
 
     Args:
         discount: Per turn, in [0, 1]; of the episode's return.
-        clip: Width of the ratio's clipping.
     """
 
+    continues_truncated = False
+
     discount: float = 1.0
-    clip: float = 0.2
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """Whole-episode returns, normalized within their groups."""
@@ -43,4 +43,4 @@ class GRPO(GroupAlgorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective; every episode counts alike, however long it is."""
-        return part.policy_loss(logprobs, clip=self.clip, normalization="sequence")
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization="sequence")

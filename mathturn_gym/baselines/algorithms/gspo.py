@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mathturn_gym.baselines.algorithms._base import Advantages, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 
@@ -25,18 +25,18 @@ __all__ = ["GSPO"]
 
 @register("gspo", title="GSPO", source="Zheng et al. 2025, arXiv:2507.18071")
 @dataclass(frozen=True, kw_only=True)
-class GSPO(GroupAlgorithm):
+class GSPO(Clipping, GroupAlgorithm):
     """GSPO; see the module. The default widths are the paper's, for answers of thousands of tokens.
 
     Args:
         discount: Per turn, in [0, 1]; of the episode's return.
-        clip: Lower width of the ratio's clipping.
-        clip_high: Upper width.
     """
+
+    continues_truncated = False
 
     discount: float = 1.0
     clip: float = 3e-4
-    clip_high: float = 4e-4
+    clip_high: float | None = 4e-4
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """Whole-episode returns, normalized within their groups."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Part, State
 from mathturn_gym.baselines.algorithms._registry import register
+from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.types import Status
 
 if TYPE_CHECKING:
@@ -37,7 +38,17 @@ class OnlineRFT(Algorithm):
         group_size: Episodes per problem.
     """
 
+    continues_truncated = False
+
     group_size: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses what it would not read."""
+        super().__post_init__()
+        if self.reward_kl:
+            raise InvalidValueError(
+                f"online_rft reads verdicts, not rewards: use kl_weight, not reward_kl ({self.reward_kl:g})"
+            )
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """1 for a right turn, 0 for every other: what is kept, and what is not."""

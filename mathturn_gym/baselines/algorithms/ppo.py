@@ -3,7 +3,7 @@
 A token is an action, a turn's reward falls on its last token, and `gae_lambda` counts tokens (generalized advantages:
 Schulman et al. 2016, arXiv:1506.02438). The discount is applied where one turn ends and the next begins, and nowhere
 else, so that it means what it does for the other algorithms. Advantages are normalized over the batch, as every
-implementation does and the paper does not say. An episode cut off by its context is continued by the critic's value.
+implementation does and the paper does not say.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class PPO(CriticAlgorithm):
                 episode.rewards,
                 self.discount,
                 self.gae_lambda,
-                float(values[len(episode.ids) - 1]) if episode.truncated else 0.0,
             )
             advantages[row, at], returns[row, at] = found, found + values[at - 1]
         if mask_BT.any():

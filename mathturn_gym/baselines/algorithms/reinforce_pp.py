@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Clipping, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate, token_returns
 from mathturn_gym.baselines.algorithms._registry import register
 from mathturn_gym.returns import scale_advantages
@@ -42,26 +42,20 @@ class WithReference(State):
 
 @register("reinforce_pp", title="REINFORCE++", source="Hu et al. 2025, arXiv:2501.03262")
 @dataclass(frozen=True, kw_only=True)
-class ReinforcePP(Algorithm[WithReference]):
+class ReinforcePP(Clipping, Algorithm[WithReference]):
     """REINFORCE++; see the module.
 
     Args:
         discount: Per turn, in [0, 1].
-        clip: Width of the ratio's clipping.
         reward_kl: What a nat of KL from the start (k1 estimate, per token) takes off the reward; 0 needs no reference
             model.
         group_size: Episodes per problem; the paper has 1.
     """
 
-    discount: float = 1.0
-    clip: float = 0.2
-    reward_kl: float = 0.0
-    group_size: int = 1
+    charges_turns = False
 
-    @property
-    def needs_reference(self) -> bool:
-        """True where the policy at the start has to be kept."""
-        return super().needs_reference or self.reward_kl > 0
+    discount: float = 1.0
+    group_size: int = 1
 
     def begin(self, trainer: Trainer) -> WithReference:
         """Keeps the trainer, which has the reference model."""
@@ -86,4 +80,4 @@ class ReinforcePP(Algorithm[WithReference]):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: WithReference) -> PolicyLoss:
         """The clipped objective, every token counting alike."""
-        return part.policy_loss(logprobs, clip=self.clip)
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)

@@ -33,6 +33,7 @@ class RLOO(GroupAlgorithm):
         discount: Per turn, in [0, 1]; of the episode's return.
     """
 
+    continues_truncated = False
     on_policy = True
 
     discount: float = 1.0

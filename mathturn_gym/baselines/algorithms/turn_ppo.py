@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._critic import CriticAlgorithm, CriticState
 from mathturn_gym.baselines.algorithms._registry import register
@@ -36,10 +38,8 @@ class TurnPPO(CriticAlgorithm):
         """GAE over the turns of each episode, normalized over the batch's turns."""
         values = []
         for row, episode in enumerate(episodes):
-            ends = [*(episode.turn_spans[:, 0] - 1).tolist(), len(episode.ids) - 1]
-            values.append(values_BT[row, ends].double().numpy())
-            if not episode.truncated:
-                values[-1][-1] = 0.0
+            starts = (episode.turn_spans[:, 0] - 1).tolist()
+            values.append(np.append(values_BT[row, starts].double().numpy(), 0.0))
         found = estimate(episodes, "gae", discount=self.discount, values=values, gae_lambda=self.gae_lambda)
         targets = [a + v[:-1] for a, v in zip(found, values, strict=True)]
         judged = state.trainer.pack(episodes, scale_advantages(found))

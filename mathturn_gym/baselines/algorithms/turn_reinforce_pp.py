@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Clipping, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 
@@ -25,17 +25,15 @@ __all__ = ["TurnReinforcePP"]
 
 @register("turn_reinforce_pp", title="turn REINFORCE++", source="a variant: REINFORCE++ normalized over turns")
 @dataclass(frozen=True, kw_only=True)
-class TurnReinforcePP(Algorithm):
+class TurnReinforcePP(Clipping, Algorithm):
     """REINFORCE++ normalized over turns; see the module.
 
     Args:
         discount: Per turn, in [0, 1].
-        clip: Width of the ratio's clipping.
         group_size: Episodes per problem.
     """
 
     discount: float = 1.0
-    clip: float = 0.2
     group_size: int = 1
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
@@ -44,4 +42,4 @@ class TurnReinforcePP(Algorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective, every token counting alike."""
-        return part.policy_loss(logprobs, clip=self.clip)
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)

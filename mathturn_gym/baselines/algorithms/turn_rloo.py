@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mathturn_gym.baselines.algorithms._base import Advantages, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 from mathturn_gym.errors import raise_unknown_name
@@ -28,18 +28,16 @@ __all__ = ["TurnRLOO"]
 
 @register("turn_rloo", title="turn RLOO", source="a variant: RLOO's baseline per turn, in PPO's loss")
 @dataclass(frozen=True, kw_only=True)
-class TurnRLOO(GroupAlgorithm):
+class TurnRLOO(Clipping, GroupAlgorithm):
     """RLOO per turn with clipped ratios; see the module.
 
     Args:
         discount: Per turn, in [0, 1].
-        clip: Width of the ratio's clipping.
         scale_advantages: Divide the batch's advantages by their root mean square.
         normalization: What the loss is a mean over: "token", or "sequence" (episodes, as in GRPO).
     """
 
     discount: float = 1.0
-    clip: float = 0.2
     scale_advantages: bool = True
     normalization: Literal["token", "sequence"] = "token"
 
@@ -56,4 +54,4 @@ class TurnRLOO(GroupAlgorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective."""
-        return part.policy_loss(logprobs, clip=self.clip, normalization=self.normalization)
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization=self.normalization)

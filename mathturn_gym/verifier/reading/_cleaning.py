@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from mathturn_gym.verifier.reading._extraction import closing_brace
+from mathturn_gym.verifier.reading._boxes import closing_brace
 
 __all__ = ["ROW", "clean", "squeeze"]
 
@@ -18,6 +18,7 @@ r"""Stands for LaTeX's row break `\\`, so that no other rule takes its backslash
 _UNICODE = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "×": "\\times ", "⋅": "\\cdot ", "·": "\\cdot ",
     "∙": "\\cdot ", "•": "\\cdot ", "∗": "*", "÷": "\\div ", "∕": "/", "⁄": "/", "π": "\\pi ", "∞": "\\infty ", "√": "\\sqrt ",
+    "∛": "\\sqrt[3] ", "∜": "\\sqrt[4] ", "≔": "=", "∣": "|", "⟹": "\\implies ", "⇒": "\\implies ", "→": "\\to ",
     "≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "∈": "\\in ", "∪": "\\cup ",
     "∩": "\\cap ", "∖": "\\setminus ", "°": "^\\circ ", "º": "^\\circ ", "±": "\\pm ", "∓": "\\mp ", "ℝ": "\\mathbb{R}",
     "ℤ": "\\mathbb{Z}", "ℕ": "\\mathbb{N}", "ℚ": "\\mathbb{Q}", "ℂ": "\\mathbb{C}", "∅": "\\emptyset ", "≡": "\\equiv ",
@@ -39,7 +40,19 @@ _SUPER = {
     "⁸": "8",
     "⁹": "9",
     "⁻": "-",
+    "⁺": "+",
+    "⁼": "=",
+    "⁽": "(",
+    "⁾": ")",
     "ⁿ": "n",
+    "ˣ": "x",
+    "ʸ": "y",
+    "ᵏ": "k",
+    "ᵐ": "m",
+    "ᵗ": "t",
+    "ᵃ": "a",
+    "ᵇ": "b",
+    "ⁱ": "i",
 }
 _SUB = {"₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "₅": "5", "₆": "6", "₇": "7", "₈": "8", "₉": "9"}
 _SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
@@ -62,7 +75,35 @@ def _ascii(match: re.Match[str]) -> str:
     return plain if plain.isascii() else char
 
 
+# `√12` is the root of 12, where `\\sqrt12` is that of 1 times 2; `³⁄₄` and `³/₄` are fractions.
+_ROOT_SIGN = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?|\([^()]{0,200}\))")
+_ROOT_DEGREES = {"√": "", "∛": "[3]", "∜": "[4]"}
+_SMALL_FRACTION = re.compile(f"([{''.join(list(_SUPER)[:10])}]+)[⁄/∕]([{''.join(_SUB)}]+)")
+
+
+def _small_fraction(match: re.Match[str]) -> str:
+    top, bottom = "".join(_SUPER[char] for char in match[1]), "".join(_SUB[char] for char in match[2])
+    return f"\\frac{{{top}}}{{{bottom}}}"
+
+
+def _root(match: re.Match[str]) -> str:
+    inner = match[2][1:-1] if match[2].startswith("(") else match[2]
+    return f"\\sqrt{_ROOT_DEGREES[match[1]]}{{{inner}}}"
+
+
+# A sign of currency before or behind a number is a unit.
+_MONEY = re.compile(r"([€£¥₹])\s{0,3}(\d[\d.,]{0,40})|(\d[\d.,]{0,40})\s{0,3}([€£¥₹])")
+_CURRENCIES = {"€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
+
+
+def _money(match: re.Match[str]) -> str:
+    return f"{match[2] or match[3]}\\text{{ {_CURRENCIES[match[1] or match[4]]}}}"
+
+
 def _to_ascii(text: str) -> str:
+    text = _MONEY.sub(_money, text)
+    text = _SMALL_FRACTION.sub(_small_fraction, text)
+    text = _ROOT_SIGN.sub(_root, text)
     text = _SUPER_RUN.sub(lambda run: "^{" + "".join(_SUPER[char] for char in run.group()) + "}", text)
     text = _SUB_RUN.sub(lambda run: "_{" + "".join(_SUB[char] for char in run.group()) + "}", text)
     # A vulgar fraction after a digit is a mixed number, which \frac after a digit also is.
@@ -70,11 +111,18 @@ def _to_ascii(text: str) -> str:
 
 
 # What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
-_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct")
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
-_FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb overrightarrow vec hat"
+_FONTS = (
+    "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb overrightarrow vec hat underline ensuremath smash"
+)
 _TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
-_STYLES = "displaystyle textstyle scriptstyle limits nolimits strut mathstrut hfill"
+_STYLES = (
+    "displaystyle textstyle scriptstyle limits nolimits strut mathstrut hfill nonumber notag centering noindent tiny scriptsize "
+    "footnotesize small normalsize large Large LARGE huge Huge bf it rm sf tt bfseries itshape boldmath"
+)
+_COLORS = "textcolor color colorbox fcolorbox"
+_LAYOUTS = "aligned alignedat align gathered gather split equation multline"
 
 
 def _any_of(names: str) -> str:
@@ -95,10 +143,19 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
             ROW,
         ),
         ("\\", r"\\\\(?=[a-zA-Z])", r"\\"),
+        (
+            _commands(_COLORS),
+            r"\\(?:fcolorbox\s*\{[^{}]*\}|(?:textcolor|colorbox|color)(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?)\s*\{[^{}]*\}",
+            "",
+        ),
+        (_commands("bbox tag label"), r"\\bbox\s*\[[^\[\]]*\]|\\(?:tag\*?|label)\s*\{[^{}]*\}", ""),
+        (_commands("begin end"), rf"\\(?:begin|end)\{{{_any_of(_LAYOUTS)}\*?\}}(?:\s*\{{\d+\}})?", " "),
+        (":= " + _commands("coloneqq triangleq"), r":=|\\(?:coloneqq|triangleq)(?![a-zA-Z])", "="),
+        (_commands("measuredangle angle"), r"(?<![a-zA-Z\\])m\s*\\(?:measured)?angle|\\measuredangle", r"\\angle"),
         ("$ \\", r"\\\$|\$", ""),
         (
             r"\ {,}",
-            r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\{,\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))",
+            r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\s*\{\s*,\s*\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))",
             "",
         ),
         ("\\", r"\\!", ""),
@@ -114,7 +171,13 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         (_commands("dbinom tbinom"), r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
         (_commands(_FONTS), rf"\\{_any_of(_FONTS)}\s*\{{", "{"),
         (_commands(_TEXTS), rf"\\{_any_of(_TEXTS)}\*?\s*\{{", r"\\text{"),
-        (r"\text", r"\\text\s*\{\s*([A-Za-z])\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*(?:percent(?:age)?|pct)\.?\s*\}", "%"),
+        # A letter in text style is a letter, unless it stands behind a number and may be a unit.
+        (
+            r"\text",
+            r"(?<![\d}).] )(?<![\d}).])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([A-Zabcdefijknopqrtuvwxyz])\s*\}",
+            r"{\1\2}",
+        ),
         (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
         (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
         (r"\text", r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
@@ -139,9 +202,9 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
 _BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*")
-_AFTER = re.compile(r"[\s.,;:\x01]+$")
+_AFTER = " \t\r\n\v\f\x85\xa0.,;:\x01"
 _UNIT = re.compile(
-    r"(?P<value>.*[\d)}%!])(?P<unit>\s*\\degree\s*[CF]|\s+[A-Za-z][A-Za-z/. ]*)(?P<power>\s*\^\s*\{?\d\}?)?"
+    r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s{1,9}[A-Za-z][A-Za-z/. ]{0,40})(?P<power>\s*\^\s*\{?\d\}?)?"
 )
 _NOT_UNITS = re.compile(
     r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z])\b"
@@ -161,7 +224,7 @@ def _plain_unit(text: str) -> str:
     return f"{match['value']}\\text{{{unit}}}{match['power'] or ''}"
 
 
-_REPEATING = re.compile(r"(\d*)\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
+_REPEATING = re.compile(r"(\d{0,60})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
 _MAX_BRACES = 8
 _BUILDER = re.compile(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL
@@ -176,32 +239,114 @@ def _fraction(match: re.Match[str]) -> str:
     return f"\\frac{{{top}}}{{{bottom}}}"
 
 
+# Commands whose backslash was escaped once more, as in JSON; two letters and more, for `\\\\x` is a new row.
+_ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2})")
+_OPERATOR_ENDS = "+-*/=<>,;:({[&^_\\|"
+_OPERATOR_STARTS = "+*/=<>,;:)}]&^_|"
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?: \d{3})+(?!\d)")
+_SPACED_DIGITS = re.compile(r"(?<![\d.,^_])(?<!frac )(?<!inom )(?<!\^ )(?<!_ )\d(?: \d)+(?![\d.,/])")
+_GLUED_WORD = re.compile(r"(?<=[\d)}])(or|and)(?=[A-Z\\\d(-])")
+_GLUED_UNIT = re.compile(
+    r"(?<=\d)\s*(?P<unit>(?:mm|cm|km|kg|mg|ml|ft|lb|lbs|oz|mph|kph|m(?=\s*\^))(?![a-zA-Z]))(?P<power>\s*\^\s*\{?[23]\}?)?$"
+)
+# An approximation or an explanation behind an answer.
+_AFTERWORD = re.compile(
+    r"(?:[\s,;(\[]|\\text\s*\{){0,9}(?:(?:or|which is|i\.e\.|that is,?)\s+)?"
+    r"(?<!\\)(?:(?:about|approximately|approx|roughly|nearly|around|rounded|because|since|due to|"
+    r"as (?:shown|required|desired|needed|claimed|above|expected|we))\b).*",
+    re.DOTALL | re.IGNORECASE,
+)
+_AFTERWORD_HINT = re.compile(r"about|approx|roughly|nearly|around|rounded|because|since|due to|\bas\b", re.IGNORECASE)
+_DOUBT = re.compile(r"\b(?:not|no|wrong|maybe|perhaps|possibly|either|but|instead|rather|unless|if)\b", re.IGNORECASE)
+_ALIGNMENT = re.compile(r"&\s*(?=[=<>])|(?<==)\s*&")
+_CASES = re.compile(r"\\begin\{cases\}([^&]*?)\\end\{cases\}", re.DOTALL)
+_COLUMN = re.compile(r"\\begin\{matrix\}([^&]*)\\end\{matrix\}", re.DOTALL)
+_SIGNS_ALONE = frozenset(
+    ["+", "-", "*", "/", "=", "<", ">", "^", "_", ",", "(", ")", "\\\\times", "\\\\cdot", "\\\\pm"]
+)
+
+
 def clean(text: str) -> str:
     r"""An answer in one spelling.
 
     >>> clean("$\\dfrac{1}{2}\\,\\text{ cm}$."), clean("25,\\!972,\\!650"), clean("½")
     ('\\frac{1}{2} \\text{ cm}', '25972650', '\\frac{1}{2}')
+    >>> clean("\\frac{737}{39}\\;\\text{(about }18.9\\text{ cards)}"), clean("1 000"), clean("2 because 1+1=2")
+    ('\\frac{737}{39}', '1000', '2')
     """
     if not text.isascii():
         text = _to_ascii(text)
-    if text.isalnum():
+    if text.isalnum() and (text.isdigit() or text.isalpha()):
         return text
+    if "\n" in text:
+        text = _rows(text)
+    if "\\\\" in text and "\\begin" not in text:
+        text = _ESCAPED_TWICE.sub(r"\\", text)
     # |A| is a determinant only where bars are drawn around it, which our grammar leaves to others.
     if "matrix}" in text and _DETERMINANT.search(text):
         text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
     text = _respelt(text)
+    if "\\begin" in text:
+        text = _without_frame(text)
+    elif "&" in text:
+        text = _ALIGNMENT.sub("", text)
     if "\\" in text and "." in text:
         text = _REPEATING.sub(_fraction, text)
     if (sign := _BEFORE.match(text)) is not None:
         text = text[sign.end() :]
     if not text[-1:].isalnum():
-        text = _AFTER.sub("", text)
+        text = text.rstrip(_AFTER)
     text = text.strip()
     if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()
     if text.startswith("{") and text.endswith("}"):
-        text = _unbraced(text)
-    return _plain_unit(" ".join(text.split()))
+        text = _unbraced(text).rstrip(_AFTER)
+    elif text.startswith("[") and text.endswith("]") and not any(sign in text[1:-1] for sign in "[](),"):
+        text = text[1:-1].strip()
+    return _spaced(" ".join(text.split()))
+
+
+def _rows(text: str) -> str:
+    """Lines that stand for themselves as rows, which separate; a line that goes on in the next one is one with it."""
+    lines = [line.strip() for line in text.strip().split("\n")]
+    if "\\begin" in text or any(line.count("{") != line.count("}") for line in lines):
+        return text
+    told = [line for line in lines if line]
+    ends = any(line[-1] in _OPERATOR_ENDS for line in told[:-1])
+    if len(told) < 2 or ends or any(line[0] in _OPERATOR_STARTS for line in told[1:]):
+        return text
+    return ROW.join(told)
+
+
+def _without_frame(text: str) -> str:
+    """A system without `cases` around it, and an expression that was written token by token in a matrix' only column."""
+    text = _CASES.sub(r"\1", text)
+    column = _COLUMN.fullmatch(text.strip())
+    if column is None:
+        return text
+    entries = [entry.strip() for entry in column[1].split(ROW)]
+    broken = any(entry.count("{") != entry.count("}") or entry in _SIGNS_ALONE for entry in entries)
+    return " ".join(entry for entry in entries if entry) if broken else text
+
+
+def _spaced(text: str) -> str:
+    """The text with its spaces, units and afterwords read as people mean them."""
+    if " " in text:
+        text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(" ", ""), text)
+        text = _SPACED_DIGITS.sub(lambda match: match.group().replace(" ", ""), text)
+        if (
+            _AFTERWORD_HINT.search(text) is not None
+            and (after := _AFTERWORD.search(text)) is not None
+            and after.start()
+            and not _DOUBT.search(after.group())
+        ):
+            text = text[: after.start()].rstrip(_AFTER)
+    if "or" in text or "and" in text:
+        text = _GLUED_WORD.sub(r" \1 ", text)
+    unit = _GLUED_UNIT.search(text) if text[-1:].isalpha() or "^" in text else None
+    if unit is not None:
+        return f"{text[: unit.start()]}\\text{{{unit['unit']}}}{unit['power'] or ''}"
+    return _plain_unit(text)
 
 
 def _unbraced(text: str) -> str:
@@ -228,7 +373,8 @@ def _respelt(text: str) -> str:
     return text
 
 
-_SPACE = re.compile(r"(?<![a-zA-Z])\s+|\s+(?![a-zA-Z])")
+# Between two letters, or two digits, a space says that they are two.
+_SPACE = re.compile(r"(?<![a-zA-Z0-9])\s+|\s+(?![a-zA-Z0-9])|(?<=\d)\s+(?=[a-zA-Z])|(?<=[a-zA-Z])\s+(?=\d)")
 
 
 def squeeze(text: str) -> str:

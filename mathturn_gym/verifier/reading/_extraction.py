@@ -1,41 +1,86 @@
-r"""Which part of a response is its answer: found in linear time, with its place.
+r"""Which part of a response is its answer, by a declared policy, in linear time, with its place.
 
-In this order: the last closed `\boxed{…}` (or `\fbox{…}`), what follows the last `####`, what follows an "answer is" near
-the end, and, only where asked, the last number. Boxes that are given together (`\boxed{1} and \boxed{2}`) are one
-answer of several parts. Text inside `<think>…</think>` is thinking, not answering.
+boxed     the last closed `\boxed{…}` (or `\fbox{…}`). Boxes that are given together are one answer of several parts.
+marked    a box; or what stands in an answer's tags or after the last `####`; or what an "answer is" or the heading
+          "Final answer" tells, unless the response goes on after it; or the whole response where it is one formula and
+          nothing else.
+lenient   the same, wherever it is told; or the formula, expression or number that the last lines hold.
+
+Text inside `<think>…</think>` is thinking, not answering.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["MAX_RESPONSE", "WINDOW", "Extraction", "closing_brace", "extract"]
+from mathturn_gym.verifier.reading._boxes import WINDOW, Span, boxed, closing_brace
+from mathturn_gym.verifier.reading._formulas import Formula, formulas
+from mathturn_gym.verifier.reading._statements import (
+    MAX_STATEMENT,
+    is_expression,
+    last_number,
+    strip_span,
+    value_in,
+)
+
+__all__ = ["MAX_RESPONSE", "POLICIES", "WINDOW", "Extraction", "ExtractionPolicy", "extract"]
+
+ExtractionPolicy: TypeAlias = Literal["boxed", "marked", "lenient"]
+POLICIES: Final[tuple[ExtractionPolicy, ...]] = get_args(ExtractionPolicy)
 
 MAX_RESPONSE = 200_000
 """Characters at the end of a response that are searched."""
 
-_MAX_BOXES = 64
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
-_BARE = re.compile(r"-?\d[\d.,/]*")
-_BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_MAX_WHOLE = 400
+_MAX_CUES = 100
+_MAX_LINES = 200
+_TAG = re.compile(
+    r"<(?P<close>/?)(?P<name>answer|final_answer)>|<\|(?P<side>begin|end)_of_box\|>|\[(?P<slash>/?)ANSWER\]",
+    re.IGNORECASE,
+)
+# Boxes whose command came out wrong.
+_BROKEN_BOX = re.compile(r"(?:\\beginboxed|(?<![\\a-zA-Z])boxed)\s{0,9}\{")
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
-_CUE = re.compile(r"answer", re.IGNORECASE | re.ASCII)
-_PHRASE = re.compile(
-    r"answer(?:[ \t]*\*\*)?(?:[ \t]+(?:is|are|was|will be|equals)\b|[ \t]*[:=])(?:[ \t]*\*\*)?[ \t]*:?\s*([^\n]*)",
-    re.IGNORECASE | re.ASCII,
+
+# "Answer" in the languages that models answer in most.
+_ANSWER = (
+    r"answers?|respuestas?|respostas?|r[ée]ponse|antwort|endergebnis|risposta|ответ|відповідь|odpowied[zź]|odpověď|cevap|"
+    r"jawaban|antwoord|svar|đáp\s(?:án|số)|câu\strả\slời|答案|答え|答(?=[:：])|解答|정답|답|উত্তর|उत्तर|คำตอบ|సమాధానం|jibu|"
+    r"الإجابة|الجواب|پاسخ"
 )
-_MATHS = re.compile(r"\$\$(.+?)\$\$|\$(.+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]|\*\*(.+?)\*\*")
-_SENTENCE = re.compile(r"[.;](?:\s|$)|\s*<\|")
-_NUMBER = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?")
-# What may stand between two boxes that are given together.
-_TOGETHER = re.compile(
-    r"(?:[\s$,;.&*]|\\[\\,;:! ()\[\]]|\\q?quad|\\text\s*\{[^{}]*\}|\\mathrm\s*\{[^{}]*\}|and\b|or\b|[a-zA-Z](?:_\{?\w+\}?)?\s*=)*"
+_CUE = re.compile(_ANSWER, re.IGNORECASE)
+_MARKUP = r"[ \t*_\"'“”’`)\],]{0,12}"
+_IS = (
+    r"(?:is|are|was|were|will\sbe|would\sbe|should\sbe|must\sbe|equals?|es|son|é|são|est|sont|ist|lautet|è|sono|là|adalah|ni|"
+    r"равен|是|为|為|应为|应该是|等于|は|은|는|है|হল|হলো|คือ)"
 )
-WINDOW = 80
-"""The most characters between two boxes that are given together."""
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me)\b", re.IGNORECASE)
+_SENTENCE_CUE = re.compile(
+    rf"(?:{_ANSWER}){_MARKUP}"
+    # What the answer is to: "answer to the question is", "answer, in centimeters:".
+    r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot)"
+    r"[^\s.:;!?。：！？=]{1,24}){0,8}?(?:[^\s\x00-\x7f。：！？]{0,10}?)"
+    rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))",
+    re.IGNORECASE,
+)
+_NO_ANSWER = re.compile(
+    r"[ \t*]{0,9}(?:not|no longer|correct|incorrect|wrong|right|reasonable|valid|clear|unclear|unknown|obtained|found|given|in)\b",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(
+    rf"[ \t#>*_\-\d.]{{0,20}}(?:(?:the|our|my|so|thus|and|final|correct|step)[ \t]{{1,9}}){{0,5}}(?:{_ANSWER})"
+    rf"{_MARKUP}(?:\([^()\n]{{0,40}}\))?{_MARKUP}[:：.]?{_MARKUP}(?=\n|$|\$|\\\[|\\\()",
+    re.IGNORECASE,
+)
+_OR = re.compile(r"\bor\b")
+_MATHS = re.compile(r"[\d\\=<>^+*/√π∞-]|\$|^\(?[A-Z]\)?$")
+_SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
+_STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know))\b", re.IGNORECASE)
+_ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
 
@@ -45,119 +90,25 @@ class Extraction:
     """An answer as it stands in a response.
 
     Args:
-        text: The answer; where several boxes are given together, their contents, joined by commas.
+        text: The answer; where several places together make it, their contents, joined by commas.
         start: Where it begins in the response.
         end: Where it ends.
-        how: `boxed`, `hash`, `phrase` or `number`.
+        rule: What found it: `box`, `tag`, `hash`, `phrase`, `whole`, `formula`, `line`, `number`, or `answer` where the
+            text was given as the answer.
     """
 
     text: str
     start: int
     end: int
-    how: str
+    rule: str
 
 
-def closing_brace(text: str, start: int) -> int:
-    """Where the brace closes that was opened just before `start`, or -1."""
-    first = text.find("}", start)
-    if first < 0 or not ("{" in (inner := text[start:first]) or "\\" in inner):
-        return first
-    depth = 1
-    for match in _BRACE.finditer(text, start):
-        brace = match.group()
-        if brace == "{":
-            depth += 1
-        elif brace == "}":
-            depth -= 1
-            if not depth:
-                return match.start()
-    return -1
-
-
-def _last_box(text: str, end: int) -> tuple[int, int, int] | None:
-    """The box that is opened last among those that are closed before `end`: its command, its content's start and end."""
-    last = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
-    if last < 0:
-        return None
-    match = _BOX.match(text, last)
-    assert match is not None
-    start = match.end()
-    if text[start : start + 1] == "{":
-        close = closing_brace(text, start + 1)
-        if 0 <= close < end:
-            return last, start + 1, close
-    elif (bare := _BARE.match(text, start)) is not None:
-        return last, start, bare.end()
-    return None
-
-
-def _last_box_of_many(text: str) -> tuple[int, int, int] | None:
-    """The same in one pass over all braces, for texts whose last box is not closed."""
-    found: tuple[int, int, int] | None = None
-    opened: list[tuple[int, int]] = []
-    for match in _BOX_OR_BRACE.finditer(text):
-        brace = match.group()
-        if brace == "}":
-            command, start = opened.pop() if opened else (-1, -1)
-            if command >= 0 and (found is None or command > found[0]):
-                found = command, start, match.start()
-        elif brace == "{":
-            opened.append((-1, -1))
-        elif brace[-1] == "{" and len(brace) > 2:
-            opened.append((match.start(), match.end()))
-    return found
-
-
-def _boxed(text: str, box: tuple[int, int, int]) -> Extraction | None:
-    """The last box, with those that are given together with it."""
-    command, start, end = box
-    contents = [text[start:end].strip()]
-    while len(contents) < _MAX_BOXES and "}" in text[max(0, command - WINDOW) : command]:
-        before = _last_box(text, command)
-        if before is None or command - before[2] > WINDOW:
-            break
-        if _TOGETHER.fullmatch(text, before[2] + (text[before[2]] == "}"), command) is None:
-            break
-        command, start = before[0], before[1]
-        contents.append(text[before[1] : before[2]].strip())
-    if len(set(contents)) == 1:
-        return _trimmed(text, box[1], end, "boxed")
-    return Extraction(", ".join(reversed(contents)), start, end, "boxed")
-
-
-def _trimmed(text: str, start: int, end: int, how: str) -> Extraction | None:
-    """The extraction without the spaces around it; None where nothing is left."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return Extraction(text[start:end], start, end, how) if start < end else None
-
-
-def _told(text: str) -> Extraction | None:
-    """What follows the last "answer is", unless the response goes on after that paragraph, or takes it back."""
-    for cue in reversed([match.start() for match in _CUE.finditer(text)]):
-        match = _PHRASE.match(text, cue)
-        if match is None:
-            continue
-        start, stop = match.span(1)
-        paragraph = text.find("\n\n", stop)
-        if _TAKEN_BACK.search(text, start) or (paragraph >= 0 and len(text[paragraph:].strip()) > _AFTERWORD):
-            return None
-        if (maths := _MATHS.match(text, start)) is not None:
-            group = next(index for index in range(1, 6) if maths[index] is not None)
-            return _trimmed(text, *maths.span(group), "phrase")
-        sentence = _SENTENCE.search(text, start, stop)
-        return _trimmed(text, start, sentence.start() if sentence else stop, "phrase")
-    return None
-
-
-def extract(response: str, *, last_number: bool = False) -> Extraction | None:
+def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | None:
     r"""The answer of a response, or None.
 
     Args:
         response: Anything.
-        last_number: Take the last number where nothing marks the answer.
+        policy: `"boxed"`, `"marked"` or `"lenient"`.
 
     >>> extract("So $x=3$. Thus \\boxed{3}.").text
     '3'
@@ -165,6 +116,8 @@ def extract(response: str, *, last_number: bool = False) -> Extraction | None:
     '47'
     >>> extract("\\boxed{1} and \\boxed{2}").text
     '1, 2'
+    >>> extract("Final Answer: The largest $n$ is 34."), extract("It is 34?", "lenient").rule
+    (Extraction(text='34', start=33, end=35, rule='phrase'), 'number')
     """
     offset = max(0, len(response) - MAX_RESPONSE)
     text = response[offset:] if offset else response
@@ -175,22 +128,250 @@ def extract(response: str, *, last_number: bool = False) -> Extraction | None:
     if begin or end < len(text):
         offset += begin
         text = text[begin:end]
-    found = _find(text, last_number)
+    found = _FIND[policy](text)
     if found is None or not offset:
         return found
-    return Extraction(found.text, found.start + offset, found.end + offset, found.how)
+    return Extraction(found.text, found.start + offset, found.end + offset, found.rule)
 
 
-def _find(text: str, last_number: bool) -> Extraction | None:
-    if "\\boxed" in text or "\\fbox" in text:
-        box = _last_box(text, len(text)) or _last_box_of_many(text)
-        if box is not None:
-            return _boxed(text, box)
-    hashes = text.rfind("####")
-    if hashes >= 0 and (match := _HASH.match(text, hashes)) is not None:
-        return _trimmed(text, *match.span(1), "hash")
-    told = _told(text)
-    if told is None and last_number:
-        numbers = [match.span() for match in _NUMBER.finditer(text)]
-        return _trimmed(text, *numbers[-1], "number") if numbers else None
-    return told
+def _boxed(text: str) -> Extraction | None:
+    places = boxed(text)
+    return None if places is None else _joined(text, places, "box")
+
+
+def _joined(text: str, places: list[Span], rule: str) -> Extraction | None:
+    """The answer that stands in one place, or in several; None where nothing stands there."""
+    if len(places) == 1:
+        return _trimmed(text, *places[0], rule)
+    between = text[places[0][1] : places[1][0]]
+    contents = (" \\text{ or } " if _OR.search(between) else ", ").join(
+        text[start:end].strip() for start, end in places
+    )
+    return Extraction(contents, places[0][0], places[-1][1], rule)
+
+
+def _trimmed(text: str, start: int, end: int, rule: str) -> Extraction | None:
+    """The extraction without the spaces around it; None where nothing is left."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return Extraction(text[start:end], start, end, rule) if start < end else None
+
+
+def _marked(text: str) -> Extraction | None:
+    return _mark(text) or _told(text, strict=True) or _whole(text)
+
+
+def _lenient(text: str) -> Extraction | None:
+    return _mark(text) or _told(text, strict=False) or _whole(text) or _last_lines(text)
+
+
+def _mark(text: str) -> Extraction | None:
+    """What stands in a box, or else in tags or after `####`."""
+    # A box outranks any sentence: where a sentence after it counted, a response could box one answer and tell another.
+    places = boxed(text)
+    if places is not None:
+        return _joined(text, places, "box")
+    marks = [mark for mark in (_tagged(text), _hashed(text)) if mark is not None]
+    return max(marks, key=lambda mark: mark.start) if marks else None
+
+
+_FIND = {"boxed": _boxed, "marked": _marked, "lenient": _lenient}
+
+
+def _tagged(text: str) -> Extraction | None:
+    """What stands between the last pair of an answer's tags, or in a box whose command came out wrong."""
+    opened: re.Match[str] | None = None
+    pair: Span | None = None
+    for match in _TAG.finditer(text):
+        if not (match["close"] or match["slash"] or (match["side"] or "").lower() == "end"):
+            opened = match
+        elif opened is not None and opened["name"] == match["name"]:
+            pair = opened.end(), match.start()
+            opened = None
+    for match in list(_BROKEN_BOX.finditer(text))[-1:]:
+        close = closing_brace(text, match.end())
+        if close >= 0 and (pair is None or close > pair[1]):
+            pair = match.end(), close
+    return None if pair is None else _content(text, *pair, "tag")
+
+
+def _hashed(text: str) -> Extraction | None:
+    """What follows the last `####` on its line."""
+    at = text.rfind("####")
+    match = _HASH.match(text, at) if at >= 0 else None
+    return None if match is None else _content(text, *match.span(1), "hash")
+
+
+def _content(text: str, start: int, end: int, rule: str) -> Extraction | None:
+    """What a place for an answer holds: the value, where it holds a sentence."""
+    whole = _trimmed(text, start, end, rule)
+    if whole is None or is_expression(whole.text):
+        return whole
+    span = value_in(text, start, end)
+    return whole if span is None else _trimmed(text, *span, rule)
+
+
+def _told(text: str, *, strict: bool) -> Extraction | None:
+    """What the last "answer is", or the last heading of this kind, tells.
+
+    Args:
+        text: The text.
+        strict: Nothing where the response goes on after that paragraph.
+    """
+    for cue in [match.start() for match in _CUE.finditer(text)][: -_MAX_CUES - 1 : -1]:
+        begin = _statement_start(text, cue)
+        if begin is None:
+            continue
+        found = _statement(text, begin)
+        if found is None:
+            continue
+        if _TAKEN_BACK.search(text, found.end):
+            return None
+        if strict:
+            paragraph = text.find("\n\n", found.end)
+            if paragraph >= 0 and len(text[paragraph:].strip()) > _AFTERWORD:
+                return None
+        return found
+    return None
+
+
+def _statement_start(text: str, cue: int) -> int | None:
+    """Where the statement begins that a cue announces; None where it announces none."""
+    line = text.rfind("\n", max(0, cue - WINDOW), cue) + 1
+    heading = _HEADING.match(text, line) if line or cue <= WINDOW else None
+    if heading is not None and heading.end() > cue:
+        return heading.end()
+    match = _SENTENCE_CUE.match(text, cue)
+    if match is None or _NO_ANSWER.match(text, match.end()):
+        return None
+    return match.end()
+
+
+def _statement(text: str, begin: int) -> Extraction | None:
+    """The value of the statement that begins here: on this line, or in the lines after it."""
+    limit = min(len(text), begin + MAX_STATEMENT)
+    first = _line_end(text, begin, limit)
+    if text[begin:first].strip(" \t*_:：.\"'`"):
+        return _content_of_statement(text, begin, _formula_end(text, begin, first, limit))
+    while first < limit and text[first] in " \t\r\n*_":
+        first += 1
+    end = text.find("\n\n", first, limit)
+    end = limit if end < 0 else end
+    items = _items(text, first, end)
+    if items is not None:
+        return items
+    return _content_of_statement(text, first, _formula_end(text, first, end, limit))
+
+
+def _line_end(text: str, start: int, limit: int) -> int:
+    end = text.find("\n", start, limit)
+    return limit if end < 0 else end
+
+
+def _formula_end(text: str, start: int, end: int, limit: int) -> int:
+    """Where a line ends, with the formula that begins on it and is closed on another."""
+    for formula in formulas(text[start:limit]):
+        if start + formula.start < end < start + formula.end:
+            return start + formula.end
+    return end
+
+
+def _items(text: str, start: int, end: int) -> Extraction | None:
+    """An answer of several lines, each of which is an expression, with or without bullets."""
+    places: list[Span] = []
+    at = start
+    while at < end:
+        stop = _line_end(text, at, end)
+        bullet = _ITEM.match(text, at, stop)
+        span = strip_span(text, at if bullet is None else bullet.end(), stop)
+        if not is_expression(text[slice(*span)]):
+            return None
+        places.append(span)
+        at = stop + 1
+    return _joined(text, places, "phrase") if len(places) > 1 else None
+
+
+def _content_of_statement(text: str, start: int, end: int) -> Extraction | None:
+    """The value that a statement tells, or its words where it tells none ("The answer is Evelyn")."""
+    span = value_in(text, start, end)
+    if span is not None:
+        return _trimmed(text, *_undelimited(text, *span), "phrase")
+    sentence = _STOP.search(text, start, end)
+    stop = end if sentence is None else sentence.start()
+    return _trimmed(text, *strip_span(text, start, stop), "phrase")
+
+
+def _undelimited(text: str, start: int, end: int) -> Span:
+    """A place without the delimiters of the one formula that it is."""
+    found = formulas(text[start:end])
+    if len(found) == 1 and (found[0].start, found[0].end) == (0, end - start):
+        return start + found[0].inner_start, start + found[0].inner_end
+    return start, end
+
+
+def _whole(text: str) -> Extraction | None:
+    """The whole response, where it is one formula and nothing else."""
+    start, end = strip_span(text, 0, len(text))
+    # A box that was never closed is an answer that was cut off.
+    if not 0 < end - start <= _MAX_WHOLE or "\n\n" in text[start:end] or "\\boxed" in text:
+        return None
+    # A dollar sign in front may be one of currency, and then has no partner.
+    inner = _undelimited(text, start, end)
+    # A letter may be a choice; several without a sign of mathematics are rather a word.
+    formula = text[slice(*inner)]
+    if not is_expression(formula) or not (len(formula) == 1 or _MATHS.search(formula)):
+        return None
+    return _trimmed(text, *inner, "whole")
+
+
+def _last_lines(text: str) -> Extraction | None:
+    """The last sentence of the last line that holds a formula, an expression or a number: the first of these it holds."""
+    found = formulas(text)
+    for start, end in itertools.islice(_lines_from_the_end(text), _MAX_LINES):
+        while found and found[-1].start >= end:
+            found.pop()
+        inside = list(itertools.takewhile(lambda formula: formula.end > start, reversed(found)))[::-1]  # noqa: B023
+        if inside and inside[-1].end > end:
+            continue  # the middle of a displayed formula: it counts where it ends
+        begin = max(min([start, *(formula.start for formula in inside)]), end - MAX_STATEMENT)
+        for sentence in _sentences_from_the_end(text, begin, end, inside):
+            value = _value_of_sentence(text, *sentence, bool(inside))
+            if value is not None:
+                return value
+    return None
+
+
+def _value_of_sentence(text: str, start: int, end: int, has_formulas: bool) -> Extraction | None:
+    start, end = strip_span(text, start, end)
+    if start >= end:
+        return None
+    span = value_in(text, start, end, only_one=False)
+    if span is None:
+        number = None if has_formulas else last_number(text, start, end)
+        return None if number is None else _trimmed(text, *number, "number")
+    whole = span == (start, end)
+    inner = _undelimited(text, *span)
+    rule = "formula" if has_formulas else "line" if whole else "number"
+    return _trimmed(text, *inner, rule)
+
+
+def _sentences_from_the_end(text: str, start: int, end: int, inside: list[Formula]) -> list[Span]:
+    """Places of the sentences of a line, the last one first; a formula's points end no sentence."""
+    ends = [
+        match.end()
+        for match in _SENTENCE.finditer(text, start, end)
+        if not any(formula.start < match.start() < formula.end for formula in inside)
+    ]
+    edges = sorted({start, *ends[-_MAX_LINES:], end})
+    return list(itertools.pairwise(edges))[::-1]
+
+
+def _lines_from_the_end(text: str) -> Iterator[Span]:
+    end = len(text)
+    while end >= 0:
+        start = text.rfind("\n", 0, end) + 1
+        if text[start:end].strip():
+            yield start, end
+        end = start - 1

@@ -66,7 +66,7 @@ _TOKEN = re.compile(
     r"|\\text\s*\{(?P<text>[^{}]*)\}"
     r"|(?P<env>\\(?:begin|end)\{matrix\})"
     r"|(?P<command>\\[a-zA-Z]+|\\[{}&|])"
-    r"|(?P<thousands>\d{1,3}(?:,\d{3})+(?![\d])(?:\.\d+)?)"
+    r"|(?P<thousands>[1-9]\d{0,2}(?:,\d{3})+(?![\d])(?:\.\d+)?)"
     r"|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\d]))?)"
     r"|(?P<word>[a-zA-Z]{2,})"
     r"|(?P<letter>[a-zA-Z])"

@@ -61,6 +61,7 @@ NodeKind: TypeAlias = Literal[
     "set",
     "interval",
     "matrix",
+    "det",
     "union",
     "inter",
     "minus",

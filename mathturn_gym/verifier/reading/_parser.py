@@ -18,7 +18,9 @@ import re
 from fractions import Fraction
 from typing import Final
 
+from mathturn_gym.verifier.reading._cleaning import ROW
 from mathturn_gym.verifier.reading._lexer import Token, tokenize
+from mathturn_gym.verifier.reading._names import without_approximation
 from mathturn_gym.verifier.reading._nodes import Node, NodeKind, ParseError, check_depth, number, ungroup
 from mathturn_gym.verifier.reading._words import NOT_A_UNIT
 
@@ -26,7 +28,9 @@ __all__ = ["Parsed", "parse"]
 
 _MAX_DEPTH = 60
 _CONSTANTS = {"\\pi": "pi", "\\infty": "inf"}
-_SETS = frozenset("RZNQC")
+_SETS = "RZNQC"
+# Expectation, probability, variance: names of functions to us.
+_OPERATORS = "EPV"
 _GREEK = frozenset(
     [
         "alpha",
@@ -86,14 +90,17 @@ class Parsed:
         node: The tree.
         units: Unit texts, in their order.
         degrees: A degree sign was dropped.
+        commas: Where a comma stands before three digits: whether it was read as one between thousands (True) or as one
+            between two items (False); None where there is no such comma.
     """
 
-    __slots__ = ("degrees", "node", "units")
+    __slots__ = ("commas", "degrees", "node", "units")
 
-    def __init__(self, node: Node, units: tuple[str, ...], degrees: bool) -> None:
+    def __init__(self, node: Node, units: tuple[str, ...], degrees: bool, commas: bool | None = None) -> None:
         self.node = node
         self.units = units
         self.degrees = degrees
+        self.commas = commas
 
 
 def parse(text: str, *, thousands: bool = True) -> Parsed:
@@ -111,7 +118,10 @@ def parse(text: str, *, thousands: bool = True) -> Parsed:
     except RecursionError:
         raise ParseError("too deep") from None
     check_depth(node)
-    return Parsed(ungroup(node), tuple(parser.units), parser.degrees)
+    node = ungroup(node)
+    if parser.approximate:
+        node = without_approximation(node)
+    return Parsed(node, tuple(parser.units), parser.degrees)
 
 
 def _times(left: Node, right: Node) -> Node:
@@ -121,7 +131,7 @@ def _times(left: Node, right: Node) -> Node:
 
 def _literal(digits: str) -> Fraction:
     try:
-        return Fraction(digits)
+        return Fraction(int(digits)) if digits.isdigit() else Fraction(digits)
     except ValueError:  # more digits than the interpreter is set to read
         raise ParseError("too many digits") from None
 
@@ -151,6 +161,7 @@ class _Parser:
         self.in_function = 0
         self.units: list[str] = []
         self.degrees = False
+        self.approximate = False
 
     def peek(self, offset: int = 0) -> Token | None:
         """The token at, or after, the place that has been reached."""
@@ -217,8 +228,8 @@ class _Parser:
         """The separator that comes next, as `,`, `and` or `or`; it is taken."""
         found: str | None = None
         while (token := self.peek()) is not None:
-            if token.kind == "op" and token.value in (",", ";", "and", "or"):
-                word = "," if token.value == ";" else token.value
+            if token.kind == "op" and token.value in (",", ";", "and", "or", ROW):
+                word = "," if token.value in (";", ROW) else token.value
             elif token.kind == "text" and (joined := _JOIN.get(token.value.strip().lower().strip(" ~"))) is not None:
                 word = joined
             else:
@@ -247,6 +258,7 @@ class _Parser:
         while (token := self.peek()) is not None and token.kind == "op" and token.value in _RELATIONS:
             self.at += 1
             ops.append(token.value)
+            self.approximate |= token.value == "~"
             parts.append(self.set_of())
         if not ops:
             return parts[0]
@@ -340,6 +352,8 @@ class _Parser:
                 if not self.unit(token):
                     return left
             elif self.starts_factor(token):
+                if token.kind == "num" and (left.args[-1] if left.kind == "mul" else left).kind == "num":
+                    raise ParseError("two numbers side by side")
                 left = _times(left, self.power())
             else:
                 return left
@@ -513,6 +527,8 @@ class _Parser:
             return Node("root", (self.fraction_part(), degree))
         if value == "\\begin{matrix}":
             return self.matrix()
+        if value == "\\det":
+            return Node("det", (self.power(),))
         if value in _CONSTANTS:
             return Node("const", (), _CONSTANTS[value])
         if value == "\\mathbb":
@@ -520,21 +536,22 @@ class _Parser:
             token = self.peek()
             self.at += 1
             self.expect("}")
-            if token is None or token.value not in _SETS:
+            if token is None or token.value not in _SETS + _OPERATORS:
                 raise ParseError("unknown set")
-            return Node("sym", (), f"set:{token.value}")
+            return Node("sym", (), token.value if token.value in _OPERATORS else f"set:{token.value}")
         if value[1:] in _GREEK or value == "\\ldots":
             return Node("sym", (), value)
         if value == "\\bar" or value == "\\overline":
-            return self.repeating(value)
+            return self.repeating()
         raise ParseError(f"unknown command {value}")
 
-    def repeating(self, value: str) -> Node:
+    def repeating(self) -> Node:
         """A name with a bar, as part of the name; digits with a bar were read by `clean` where they repeat."""
         node = self.power_argument()
-        if node.kind not in ("sym", "const"):
+        letters = node.args if node.kind == "mul" else (node,)
+        if any(letter.kind not in ("sym", "const") for letter in letters):
             raise ParseError("a bar over an expression")
-        return Node("sym", (), f"bar:{node.value}")
+        return Node("sym", (), f"bar:{''.join(str(letter.value) for letter in letters)}")
 
     def fraction_part(self) -> Node:
         r"""An argument of `\\frac` or `\\sqrt`: a group, one digit, or an atom."""
@@ -553,7 +570,7 @@ class _Parser:
         """Rows of equal length."""
         rows: list[list[Node]] = [[]]
         while not self.take("\\end{matrix}"):
-            if self.take("\x01"):
+            if self.take(ROW):
                 rows.append([])
             elif not self.take("&"):
                 rows[-1].append(self.item())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from fractions import Fraction
 
+from mathturn_gym.verifier.reading._boxes import boxed
 from mathturn_gym.verifier.reading._cleaning import clean, squeeze
-from mathturn_gym.verifier.reading._extraction import extract
 from mathturn_gym.verifier.reading._nodes import ParseError
 from mathturn_gym.verifier.reading._numbers import literal_value
 from mathturn_gym.verifier.reading._parser import Parsed, parse
@@ -22,6 +23,8 @@ MAX_GOLD = 4_000
 """Characters of a gold that is looked into; Python itself refuses to read numbers of more than 4,300 digits."""
 
 _MAX_DIGITS = 640
+# A gold whose box was never closed; a response's is no answer, and does not come this far.
+_OPEN_BOX = re.compile(r"\\boxed\s*\{")
 
 
 class Prepared:
@@ -67,16 +70,23 @@ class Prepared:
         return self._readings
 
 
-_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_COMMA = re.compile(r"[1-9]\d{0,2},\d{3}(?!\d)")
 
 
 def _read(text: str) -> tuple[Parsed, ...]:
     readings: list[Parsed] = []
-    for thousands in (True, False) if _COMMA.search(text) else (True,):
-        try:
+    if _COMMA.search(text) is None:
+        with contextlib.suppress(ParseError):
+            readings.append(parse(text))
+        return tuple(readings)
+    for thousands in (True, False):
+        with contextlib.suppress(ParseError):
             readings.append(parse(text, thousands=thousands))
-        except ParseError:
-            continue
+            readings[-1].commas = thousands
+    if len(readings) == 2 and readings[0].node == readings[1].node:
+        # Between brackets a comma separates, and there is nothing to choose.
+        readings = readings[:1]
+        readings[0].commas = None
     return tuple(readings)
 
 
@@ -91,9 +101,11 @@ def _prepare(text: str) -> Prepared:
     # Python reads no more digits than `sys.set_int_max_str_digits` allows, which is never less than 640.
     if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS:
         return Prepared(source, text, Fraction(int(text)))
-    if "\\boxed" in text or "\\fbox" in text:
-        found = extract(text)
-        text = text if found is None else found.text
+    places = boxed(text)
+    if places is not None:
+        text = ", ".join(text[start:end].strip() for start, end in places)
+    elif (cut_off := _OPEN_BOX.search(text)) is not None:
+        text = text[cut_off.end() :]
     text = clean(text)
     text = spelt_out(text) or text
     return Prepared(source, text, literal_value(text))

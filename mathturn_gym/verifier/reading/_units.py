@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["different_units"]
+__all__ = ["different_units", "is_unit"]
 
 _KNOWN = {
     "m": "m meter meters metre metres",
@@ -30,22 +30,45 @@ _KNOWN = {
     "month": "month months",
     "year": "year years yr yrs",
     "dollar": "dollar dollars",
+    "euro": "euro euros",
+    "yen": "yen",
+    "rupee": "rupee rupees",
     "cent": "cent cents",
 }
 _CANONICAL = {spelling: name for name, spellings in _KNOWN.items() for spelling in spellings.split()}
+_SIGNS = frozenset(("degrees", "degree", "percent", "pct", "%", "°", "°C", "°F", "² ", "²", "³"))
 _WORD = re.compile(r"[a-z]+")
 
 
-def _canonical(units: tuple[str, ...]) -> str | None:
-    """The one known unit among the words, or None."""
+def is_unit(word: str) -> bool:
+    """Whether a word is a unit that we know, or a degree or percent sign.
+
+    >>> is_unit("cm"), is_unit("apples"), is_unit("degrees")
+    (True, False, True)
+    """
+    return word.lower().strip(".") in _CANONICAL or word in _SIGNS
+
+
+_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
+_POWER = re.compile(r"\^\D{0,2}(\d)")
+
+
+def _canonical(units: tuple[str, ...]) -> tuple[str, int] | None:
+    """The one known unit among the words with its power, or None."""
     if len(units) != 1:
         return None
-    words = [word for word in _WORD.findall(units[0]) if word not in ("square", "sq", "cubic", "cu")]
-    return _CANONICAL.get(words[0]) if len(words) == 1 else None
+    words = _WORD.findall(units[0])
+    names = [word for word in words if word not in _POWERS]
+    name = _CANONICAL.get(names[0]) if len(names) == 1 else None
+    if name is None:
+        return None
+    written = _POWER.search(units[0])
+    power = int(written[1]) if written is not None else max((_POWERS.get(word, 1) for word in words), default=1)
+    return name, power
 
 
 def different_units(gold: tuple[str, ...], answer: tuple[str, ...]) -> bool:
-    """Whether both sides name a known unit, and not the same.
+    """Whether both sides name a known unit, and not the same, or not to the same power.
 
     >>> different_units(("cm",), ("m",)), different_units(("cm",), ("centimeters",)), different_units((), ("m",))
     (True, False, False)

@@ -30,20 +30,31 @@ _ONES = [
     "eighteen",
     "nineteen",
 ]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_NUMBERS = {name: value for value, name in enumerate(_ONES)}
-_NUMBERS |= {name: 10 * value for value, name in enumerate(_TENS, 2)}
-_NUMBERS |= {f"{ten}-{_ONES[one]}": 10 * value + one for value, ten in enumerate(_TENS, 2) for one in range(1, 10)}
-_NUMBERS |= {"hundred": 100, "one hundred": 100, "thousand": 1000, "one thousand": 1000}
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SMALL = {name: value for value, name in enumerate(_ONES)} | {name: 10 * value for value, name in enumerate(_TENS, 2)}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "fourth": 4,
+    "quarter": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+    "eighth": 8,
+}
+_PARTS |= {"ninth": 9, "tenth": 10, "twelfth": 12, "hundredth": 100, "thousandth": 1000}
+_PARTS |= {f"{name}s": value for name, value in _PARTS.items() if name[-1] != "s"}
+_MAX_NUMBER_WORDS = 24
 
 _PHRASES = {
-    "\\emptyset": "no solution;no solutions;no real solution;no real solutions;none;empty set;the empty set;no such numbers",
+    "\\emptyset": "no solution;no solutions;no real solution;no real solutions;there is no solution;there are no solutions;no solution exists;no solutions exist;none;empty set;the empty set;no such numbers",
     "\\mathbb{R}": "all real numbers;all reals;the real numbers;real numbers;the set of all real numbers",
     "\\infty": "infinity;positive infinity",
     "-\\infty": "negative infinity;minus infinity",
 }
 _SAME_AS = {phrase: latex for latex, phrases in _PHRASES.items() for phrase in phrases.split(";")}
-_SAME_AS |= {name: str(value) for name, value in _NUMBERS.items()}
 
 NOT_A_UNIT = re.compile(
     r"\d|\b(?:is|are|not|no|wrong|but|if|it|instead|where|when|for|to|than|either|neither|all|some|any one)\b"
@@ -55,7 +66,7 @@ _SHORT_WORDS = frozenset(("yes", "no", "odd", "true", "all"))
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
-_CHOICE = re.compile(r"[{(\[]*\s*([A-Z])\s*[)}\].:]*")
+_CHOICE = re.compile(r"[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
 _LABELLED = re.compile(r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*\S.*", re.DOTALL)
 
 
@@ -123,4 +134,49 @@ def spelt_out(text: str) -> str | None:
     """
     if not text or not (text[0].isalpha() or text.startswith("\\text")):
         return None
-    return _SAME_AS.get(_unwrapped(text).lower())
+    plain = _unwrapped(text).lower().rstrip(".")
+    counted, _, noun = plain.rpartition(" ")
+    # `three apples` are three of them.
+    return _SAME_AS.get(plain) or _number_in_words(plain) or (_number_in_words(counted) if noun.isalpha() else None)
+
+
+def _number_in_words(text: str) -> str | None:
+    """A number that is spelt out, as digits: `one thousand and six`, `minus two thirds`, `three and a half`."""
+    words = text.replace("-", " ").rstrip(".").split()
+    sign = "-" if words[:1] in (["minus"], ["negative"]) else ""
+    words = words[1:] if sign else words
+    if not 0 < len(words) <= _MAX_NUMBER_WORDS:
+        return None
+    part = _PARTS.get(words[-1])
+    if part is None:
+        whole = _whole_in_words(words)
+        return None if whole is None else f"{sign}{whole}"
+    before = words[:-1]
+    joined = len(before) - 1 - before[::-1].index("and") if "and" in before else -1
+    counted = _whole_in_words(before[joined + 1 :]) if before[joined + 1 :] != ["a"] else 1
+    whole = _whole_in_words(before[:joined]) if joined > 0 else 0
+    if counted is None or whole is None or (words[-1] in ("second", "hundredth") and not before):
+        return None
+    return f"{sign}\\frac{{{whole * part + counted}}}{{{part}}}"
+
+
+def _whole_in_words(words: list[str]) -> int | None:
+    """A whole number that is spelt out; None for anything else."""
+    total = group = 0
+    last = 10**15
+    known = False
+    for index, word in enumerate(words):
+        if word in _SMALL:
+            group += _SMALL[word]
+            # "twenty one" is 21, "one twenty" and "two three" are no numbers.
+            if known and words[index - 1] in _SMALL and not (words[index - 1] in _TENS and 0 < _SMALL[word] < 10):
+                return None
+        elif word == "hundred" and (known or not index):
+            group = max(group, 1) * 100
+        elif word in _SCALES and _SCALES[word] < last:
+            last = _SCALES[word]
+            total, group = total + max(group, 1) * last, 0
+        elif word != "and" or not known or index == len(words) - 1:
+            return None
+        known = True
+    return total + group if known else None

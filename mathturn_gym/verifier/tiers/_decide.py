@@ -9,12 +9,13 @@ structure   trees: lists, sets, intervals, matrices, relations, with scalars com
 
 from __future__ import annotations
 
+import itertools
 import re
 from fractions import Fraction
 from typing import NamedTuple
 
 from mathturn_gym.types import Status
-from mathturn_gym.verifier.reading._nodes import Node, number, symbols
+from mathturn_gym.verifier.reading._nodes import Node, number, symbols, walk
 from mathturn_gym.verifier.reading._parser import Parsed
 from mathturn_gym.verifier.reading._prepared import Prepared
 from mathturn_gym.verifier.reading._units import different_units
@@ -26,7 +27,11 @@ from mathturn_gym.verifier.tiers._structure import same
 
 __all__ = ["Finding", "decide"]
 
-_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+)")
+# `1,234` is a thousand and more, to whoever writes golds with a point; `0,125` and `12,5` are not.
+_DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
+
+
+_SIDE_BY_SIDE = re.compile(r"\d\s+\d")
 
 
 class Finding(NamedTuple):
@@ -70,11 +75,28 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         return _FOUND["structure", False]
     if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
+    if found is None and not answer.readings and _SIDE_BY_SIDE.search(answer.text):
+        # 7 85 is no number to us; whoever joins the two may be told any number in pieces.
+        return Finding(Status.WRONG, "two numbers side by side", "structure")
     if evaluated and asks_for_number(gold) and not is_literal_text(answer):
         return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
+    if found and evaluated and _unsolved(answer) and not _unsolved(gold):
+        return Finding(Status.WRONG, "unevaluated", "structure")
     if found:
         return _FOUND["structure", True]
     return _OPEN
+
+
+def _unsolved(read: Prepared) -> bool:
+    """Whether an inequality of an absolute value stands there as it may have stood in the question.
+
+    `|AB| = 5` is no inequality: it names a length.
+    """
+    return any(
+        item.kind == "rel" and item.value != ("=",) and any(arg.kind == "abs" and symbols(arg) for arg in item.args)
+        for reading in read.readings
+        for item in walk(reading.node)
+    )
 
 
 def _unknowns(node: Node) -> bool:
@@ -125,12 +147,26 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
 def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | None:
     """True where one reading of the answer is one reading of the gold, False where none can be."""
     found: list[bool | None] = []
-    for first in gold.readings:
-        for second in answer.readings:
+    for first, second in itertools.product(gold.readings, answer.readings):
+        if _may_be_compared(first, second):
             found.append(_same_reading(first, second, rounding))
             if found[-1]:
                 return True
-    return None if None in found or not found else False
+    return None if None in found or not gold.readings or not answer.readings else False
+
+
+_COLLECTIONS = ("list", "tuple", "set", "interval", "union", "matrix")
+
+
+def _may_be_compared(gold: Parsed, answer: Parsed) -> bool:
+    """Whether two readings go together: a comma before three digits separates items only where the other side has items.
+
+    `1,234` is 1234; it is the list of 1 and 234 where the other side is a list that nobody can take for a number. Where
+    both are written that way, both are numbers.
+    """
+    if gold.commas is False:
+        return answer.commas is None and answer.node.kind in _COLLECTIONS
+    return answer.commas is not False or (gold.commas is None and gold.node.kind in _COLLECTIONS)
 
 
 def _same_reading(gold: Parsed, answer: Parsed, rounding: Rounding) -> bool | None:
@@ -152,6 +188,6 @@ def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:
     """Whether one side is written with a decimal comma, and the other, with a point, is the same number."""
     for one, other in ((gold, answer), (answer, gold)):
         match = _DECIMAL_COMMA.fullmatch(one.squeezed)
-        if match is not None and other.value is not None and "." in other.text:
+        if match is not None and other.value is not None and other.value.denominator != 1 and "," not in other.text:
             return Fraction(f"{match[1]}.{match[2]}") == other.value
     return False

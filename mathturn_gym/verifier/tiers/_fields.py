@@ -27,6 +27,8 @@ _LARGE_BITS = 1_500
 _MAX_LARGE = 200
 _EPS = 2.0**-52
 _MINUS_ONE = Fraction(-1)
+_ZERO = Fraction(0)
+_MAX_DET = 4
 _HUNDRED = Fraction(100)
 
 
@@ -137,6 +139,26 @@ class Field(Visitor[T], ABC):
     visit_floor = visit_abs
     visit_ceil = visit_abs
     visit_fact = visit_abs
+
+    def visit_det(self, node: Node) -> T:
+        matrix = node.args[0]
+        shape = matrix.value
+        if matrix.kind != "matrix" or not isinstance(shape, tuple) or shape[0] != shape[1] or int(shape[0]) > _MAX_DET:
+            raise UndefinedError("determinant")
+        size = int(shape[0])
+        entries = [self.visit(entry) for entry in matrix.args]
+        return self._determinant([entries[row * size : (row + 1) * size] for row in range(size)])
+
+    def _determinant(self, rows: list[list[T]]) -> T:
+        """Laplace's expansion along the first row."""
+        if len(rows) == 1:
+            return rows[0][0]
+        total = self.number(_ZERO)
+        for column, entry in enumerate(rows[0]):
+            minor = self._determinant([row[:column] + row[column + 1 :] for row in rows[1:]])
+            term = self.multiply(entry, minor)
+            total = self.add(total, self.multiply(self.number(_MINUS_ONE), term) if column % 2 else term)
+        return total
 
     def visit_fn(self, node: Node) -> T:
         values = [self.visit(arg) for arg in node.args]

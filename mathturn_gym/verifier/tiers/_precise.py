@@ -154,6 +154,8 @@ class PreciseField(Field[Pair]):
 
     def _ln(self, value: Pair) -> Pair:
         a, b = value
+        if not a and not b:
+            raise UndefinedError("logarithm of zero")
         if not b and a > 0:
             return a.ln(), _ZERO
         half = (a * a + b * b).ln() / 2

@@ -149,6 +149,9 @@ def _constraint(left: Node, op: str, right: Node) -> SetTree:
         left, op, right = right, _FLIPPED[op], left
     if symbols(right):
         raise UndefinedError("unknowns on both sides")
+    if left.kind == "abs":
+        both = (_constraint(left.args[0], op, right), _constraint(left.args[0], _FLIPPED[op], Node("neg", (right,))))
+        return Combined("union" if op in (">", ">=") else "inter", both)
     slope, offset = _linear(left)
     if slope < 0:
         op = _FLIPPED[op]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mathturn_gym.verifier.reading._nodes import Node, Transformer, Visitor, number, symbols, walk
+from mathturn_gym.verifier.reading._names import is_curve_name, is_name
+from mathturn_gym.verifier.reading._nodes import Node, Transformer, number, symbols, walk
 from mathturn_gym.verifier.tiers._fields import exact
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 
-__all__ = ["is_equation", "named_value", "same_congruence", "same_equation", "same_ratio"]
+__all__ = ["is_equation", "name_of", "named_value", "one_name", "same_congruence", "same_equation", "same_ratio"]
 
 _POLYNOMIAL = frozenset(("num", "sym", "add", "neg", "mul", "mixed"))
 _NOT_SCALAR = frozenset(("tuple", "list", "set", "matrix", "interval", "union", "ratio"))
@@ -19,39 +20,6 @@ def is_equation(node: Node) -> bool:
     return node.kind == "rel" and isinstance(node.value, tuple) and all(op == "=" for op in node.value)
 
 
-class _IsName(Visitor[bool]):
-    """Whether a side of an equation only names something: x, f(x), f(2), AB, |AB|, dy/dx, a+b, (x, y), a_1 : b_1."""
-
-    def visit_sym(self, node: Node) -> bool:
-        return True
-
-    visit_text = visit_sym
-
-    def visit_const(self, node: Node) -> bool:
-        return node.value in ("e", "i")
-
-    def visit_mul(self, node: Node) -> bool:
-        if node.args[0].kind == "sym":
-            return all(self.visit(arg) or arg.kind == "num" for arg in node.args[1:])
-        return self.visit_add(node)
-
-    def visit_add(self, node: Node) -> bool:
-        return all(map(self.visit, node.args))
-
-    visit_div = visit_add
-    visit_tuple = visit_add
-    visit_list = visit_add
-    visit_abs = visit_add
-    visit_ratio = visit_add
-    visit_fn = visit_add
-
-    def visit_other(self, node: Node) -> bool:
-        return False
-
-
-_is_name = _IsName().visit
-
-
 def named_value(equation: Node) -> Node | None:
     """What an equation says of the name on its left: its last side; None where it is no such statement.
 
@@ -60,13 +28,65 @@ def named_value(equation: Node) -> Node | None:
     if not is_equation(equation):
         return None
     left, right = equation.args[0], equation.args[-1]
-    if _is_name(left) and not (left.kind == "sym" and left.value in symbols(right)):
+    if is_name(left) and not (left.kind == "sym" and left.value in symbols(right)):
         return right
-    if _is_name(right) and right.kind == "sym" and not symbols(left) and len(equation.args) == 2:
+    if is_name(right) and right.kind == "sym" and not symbols(left) and len(equation.args) == 2:
         return left
-    if not symbols(equation) and all(same_scalar(left, side) for side in equation.args[1:]):
+    # `42 = 42` is true of everything, and no answer.
+    if not symbols(equation) and left != right and all(same_scalar(left, side) for side in equation.args[1:]):
         return right
     return None
+
+
+def name_of(equation: Node) -> Node | None:
+    """The side of an equation that names what `named_value` tells; None where it tells of numbers alone."""
+    for side in (equation.args[0], equation.args[-1]):
+        if is_name(side):
+            return side
+    return None
+
+
+# Names of functions, and of their values: y = x^2 and f(x) = x^2 are one function.
+_FUNCTION_NAMES = frozenset("yfghFGPpqQr")
+
+
+def _function_name(name: Node) -> bool:
+    """Whether a name is a function's: `f`, `y`, `f(x)`; not `f(2)`, which is a number."""
+    head, *rest = name.args if name.kind == "mul" else (name,)
+    return head.kind == "sym" and head.value in _FUNCTION_NAMES and all(arg.kind == "sym" for arg in rest)
+
+
+class _Bare(Transformer):
+    """A name without what only says of what kind it is: bars around it, a sign for an angle."""
+
+    def visit_abs(self, node: Node) -> Node:
+        return self.visit(node.args[0])
+
+    def visit_mul(self, node: Node) -> Node:
+        args = tuple(self.visit(arg) for arg in node.args if arg.value not in ("\\angle", "\\triangle"))
+        return args[0] if len(args) == 1 else Node("mul", args)
+
+
+_bare = _Bare().visit
+
+
+def one_name(gold: Node, answer: Node) -> bool:
+    """Whether two names may stand for one thing: the same name, two of functions, or one of them in words."""
+    if gold == answer or _bare(gold) == _bare(answer):
+        return True
+    if _function_name(gold) and _function_name(answer):
+        return True
+    if (gold.kind == "text") != (answer.kind == "text"):
+        return True
+    # W(n) and W(x): the argument has no name of its own.
+    applied = [
+        name.kind == "mul"
+        and len(name.args) == 2
+        and all(arg.kind == "sym" for arg in name.args)
+        and not is_curve_name(name)
+        for name in (gold, answer)
+    ]
+    return all(applied) and gold.args[0] == answer.args[0]
 
 
 class _Rename(Transformer):

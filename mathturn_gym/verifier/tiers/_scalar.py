@@ -158,6 +158,8 @@ def _same_precise(gold: Node, answer: Node, point: Mapping[str, Fraction], log_b
             a, b = field.visit(gold), field.visit(answer)
             size = max(abs(a[0]), abs(a[1]), abs(b[0]), abs(b[1]))
             difference = max(abs(a[0] - b[0]), abs(a[1] - b[1]))
+            if not size.is_finite():
+                return None
             return difference <= max(size, Decimal("1e-5")) * Decimal(10) ** (15 - DIGITS)
         except ArithmeticError:  # undefined, or outside the range of the decimal context
             return None

@@ -8,12 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from mathturn_gym.verifier.reading._names import is_curve_name
 from mathturn_gym.verifier.reading._nodes import Node, has_kind, replace_pm, symbols
+from mathturn_gym.verifier.tiers._matrices import with_matrices_worked_out
 from mathturn_gym.verifier.tiers._realsets import INEQUALITIES, as_set, same_set
-from mathturn_gym.verifier.tiers._relations import is_equation, named_value, same_congruence, same_equation, same_ratio
+from mathturn_gym.verifier.tiers._relations import (
+    is_equation,
+    name_of,
+    named_value,
+    one_name,
+    same_congruence,
+    same_equation,
+    same_ratio,
+)
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 
 __all__ = ["same"]
+
+_COLLECTIONS = ("list", "set", "interval", "union", "tuple", "matrix")
 
 
 def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
@@ -25,7 +37,7 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """
     if gold == answer:
         return True
-    gold, answer = _spread(gold), _spread(answer)
+    gold, answer = (_spread(_collapsed(with_matrices_worked_out(side), rounding)) for side in (gold, answer))
     if gold.kind == "rel" or answer.kind == "rel":
         return _same_relations(gold, answer, rounding)
     if gold.kind == "list" or answer.kind == "list":
@@ -45,12 +57,16 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     return _same_values(gold, answer, rounding)
 
 
+def _collapsed(node: Node, rounding: Rounding) -> Node:
+    """A chain of equal sets or lists as the first of them: `{1, 2} = {2, 1}`."""
+    if not is_equation(node) or not all(side.kind in _COLLECTIONS for side in node.args) or name_of(node) is not None:
+        return node
+    first, *others = node.args
+    return first if all(same(first, other, rounding) for other in others) else node
+
+
 def _spread(node: Node) -> Node:
-    """`a ± b` as the list of its two values, and approximations as what they approximate."""
-    if node.kind == "rel" and isinstance(node.value, tuple) and "~" in node.value:
-        cut = node.value.index("~")
-        head, ops = node.args[: cut + 1], node.value[:cut]
-        node = head[0] if not ops else Node("rel", head, tuple(map(str, ops)))
+    """`a ± b` as the list of its two values."""
     if node.kind in ("list", "set"):
         if not has_kind(node, "pm", "mp"):
             return node
@@ -119,10 +135,18 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
             found or as_set(node) for found, node in zip(inequalities, (gold, answer), strict=True)
         )
         return same_set(first_set, second_set, rounding) if first_set and second_set else None
+    for first, second in ((gold, answer), (answer, gold)):
+        if _alternatives(first) and second.kind not in ("list", "set"):
+            # `1 or 1`: whichever one takes, it is the other side.
+            return _every([same(item, second, rounding) for item in first.args])
     left, right = _members(gold), _members(answer)
     if not (_all_named(left) and _all_named(right)) or len({_name(item) for item in left + right}) == 1:
         left, right = _unnamed(left), _unnamed(right)
     return _same_unordered(left, right, rounding, distinct="set" in (gold.kind, answer.kind))
+
+
+def _alternatives(node: Node) -> bool:
+    return node.kind == "list" and isinstance(node.value, tuple) and set(node.value) == {"or"}
 
 
 def _all_inequalities(node: Node) -> bool:
@@ -155,8 +179,11 @@ def _same_unordered(
 ) -> bool | None:
     """A one-to-one match between two collections; in a set, what occurs twice counts once."""
     if distinct or len(gold) != len(answer):
-        # As sets: each has everything that the other has.
         gold, answer = tuple(dict.fromkeys(gold)), tuple(dict.fromkeys(answer))
+        if not distinct and 1 in (len(gold), len(answer)):
+            # A value is not a list of it: `42, 42` is no 42. In longer lists an item told twice is told once.
+            return False
+        # Each has everything that the other has.
         found = [_any(same(item, other, rounding) for other in answer) for item in gold]
         if False in found:
             return False
@@ -210,7 +237,7 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
     if first is not None and second is not None:
         names = symbols(gold), symbols(answer)
         if gold.kind == answer.kind == "rel" and names[0] != names[1]:
-            return None
+            return False if len(names[0]) == len(names[1]) == 1 else None
         return same_set(first, second, rounding)
     for node, other in ((gold, answer), (answer, gold)):
         if node.kind == "rel" and node.value == ("\\in",):
@@ -228,20 +255,24 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
 
 def _same_equations(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     first, second = named_value(gold), named_value(answer)
-    if first is not None and second is not None:
-        left, right = gold.args[0], answer.args[0]
-        if left == right or not (left.kind == right.kind == "sym"):
-            return same(first, second, rounding)
-        if {left.value, right.value} <= {"y", "f", "g", "h", "F", "P", "p"}:
-            return same(first, second, rounding)
-        if left.value not in symbols(second) and right.value not in symbols(first):
-            return False
-    return same_equation(gold, answer)
+    if first is None or second is None:
+        return same_equation(gold, answer)
+    left, right = name_of(gold), name_of(answer)
+    if left is None or right is None or one_name(left, right):
+        return same(first, second, rounding)
+    if left.kind == right.kind == "sym" and left.value not in symbols(second) and right.value not in symbols(first):
+        return False
+    # A right side in common is not enough: x + y = 5 is not xy = 5.
+    return same_equation(Node("rel", (left, first), ("=",)), Node("rel", (right, second), ("=",)))
 
 
 def _equation_and_value(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     equation, other = (gold, answer) if is_equation(gold) else (answer, gold)
     value = named_value(equation)
+    name = name_of(equation)
+    if equation is gold and name is not None and is_curve_name(name) and other.kind not in ("list", "rel"):
+        # x + y = 5 asks for a line, and 5 is none.
+        return False
     if value is None:
         if other.kind in ("list", "rel"):
             return _same_lists(gold, answer, rounding) if other.kind == "list" else None

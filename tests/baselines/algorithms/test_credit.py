@@ -18,12 +18,14 @@ from mathturn_gym.baselines import (
     DrGRPO,
     OnlineRFT,
     ReinforcePP,
+    ReinforcePPBaseline,
     ScaledDrGRPO,
+    ShrunkRLOO,
     TurnReinforcePP,
     TurnRLOO,
 )
-from mathturn_gym.baselines.algorithms import Part, State
-from mathturn_gym.baselines.algorithms._credit import token_gae, token_returns
+from mathturn_gym.baselines.algorithms import Part, State, registered
+from mathturn_gym.baselines.algorithms._credit import charged, continued, differ, token_gae, token_returns
 from mathturn_gym.baselines.algorithms._running_means import RunningMeans
 from mathturn_gym.baselines.algorithms.dr_grpo import EpisodeBudget
 from mathturn_gym.baselines.algorithms.reinforce import REINFORCE
@@ -68,7 +70,7 @@ def test_running_means_judge_by_what_came_before() -> None:
     np.testing.assert_allclose(found, [4 / 3, -2 / 3, -1.0, 0.0])
     assert [round(mean, 6) for mean in baseline.means] == [-0.25, -0.25, 1.0]
     again = RunningMeans(decay=0.75)
-    again.load({"baselines": baseline.numbers()["baselines"]}, {})
+    again.load(baseline.numbers(), {})
     assert again.means == baseline.means
 
 
@@ -80,12 +82,99 @@ def test_reinforce_is_the_return_less_its_baseline_and_nothing_else() -> None:
         np.testing.assert_allclose(one, by_hand)
 
 
-def test_clipped_reinforce_divides_by_the_batchs_deviation() -> None:
+def test_clipped_reinforce_divides_by_the_root_mean_square() -> None:
     found = np.concatenate(ClippedREINFORCE().credit(GROUP, RunningMeans(decay=0.5)))
     plain = np.concatenate(RunningMeans(decay=0.5).center([e.returns for e in GROUP if e.returns is not None]))
-    np.testing.assert_allclose(found, plain / plain.std(), rtol=1e-5)
+    np.testing.assert_allclose(found, plain / np.sqrt(np.mean(plain**2)), rtol=1e-5)
     same = [episode(i, [1], [1.0]) for i in range(3)]
     assert np.concatenate(ClippedREINFORCE().credit(same, RunningMeans(decay=0.9))).tolist() == [0.0] * 3
+
+
+def wrong(count: int) -> list[Episode]:
+    return [episode(i, [1], [-1.0]) for i in range(count)]
+
+
+@pytest.mark.parametrize("algorithm", [ClippedREINFORCE(), REINFORCE()])
+def test_one_success_and_then_none_makes_no_advantage_explode(algorithm: Any) -> None:
+    """One success in 128, then batches without any: the divisor of the last batches alone would be rounding."""
+    state = RunningMeans(decay=0.9)
+    batches = [[episode(0, [1], [1.0]), *wrong(127)], *([wrong(128)] * 200), [episode(0, [1], [1.0]), *wrong(127)]]
+    largest = [float(np.abs(np.concatenate(algorithm.credit(batch, state))).max()) for batch in batches]
+    assert max(largest) <= np.sqrt(128)
+    assert largest[1] < 0.1, "a batch in which all were alike teaches next to nothing"
+    assert largest[200] < 1e-5, "and less and less"
+    assert largest[201] > 1.0, "until something works again"
+
+
+def test_a_batch_without_success_from_the_start_teaches_nothing() -> None:
+    for algorithm in (ClippedREINFORCE(), REINFORCE()):
+        state = RunningMeans(decay=0.9)
+        for _ in range(20):
+            assert np.abs(np.concatenate(algorithm.credit(wrong(16), state))).max() < 1e-9
+
+
+def test_running_means_resume_with_their_scale() -> None:
+    first, again = RunningMeans(decay=0.9), RunningMeans(decay=0.9)
+    ClippedREINFORCE().credit(GROUP, first)
+    again.load(first.numbers(), {})
+    one, other = (np.concatenate(ClippedREINFORCE().credit(wrong(4), state)) for state in (first, again))
+    assert one.tolist() == other.tolist()
+
+
+def test_shrunk_rloo_reads_the_other_problems_too() -> None:
+    batch = [*GROUP, *(episode(3 + i, [1], [float(i)], "h") for i in range(2))]
+    plain, shrunk = TurnRLOO(group_size=3, scale_advantages=False), ShrunkRLOO(shrinkage=2.0, scale_advantages=False)
+    assert plain.credit(batch, State())[0][0] == pytest.approx(1 - (0 - 2) / 2)
+    assert shrunk.credit(batch, State())[0][0] == pytest.approx(1 - (0 - 2 + 2 * 0.5) / 4)
+    scaled = np.concatenate(ShrunkRLOO(shrinkage=2.0).credit(batch, State()))
+    assert np.sqrt(np.mean(scaled**2)) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_reinforce_pp_with_baseline_centers_in_groups_and_scales_over_the_batch() -> None:
+    found = np.concatenate(ReinforcePPBaseline(group_size=3).credit(GROUP, State()))
+    centered = np.repeat(WHOLE - WHOLE.mean(), [1, 2, 2])
+    tokens = np.repeat(centered, [2, 2, 3, 4, 1])
+    np.testing.assert_allclose(found, (centered - tokens.mean()) / tokens.std(), rtol=1e-5)
+
+
+def cut(index: int, rewards: list[float]) -> Episode:
+    return episode(index, [1] * len(rewards), rewards, terminated=False, truncated=True, stop_reason=None)
+
+
+def test_an_episode_that_its_context_cut_off_is_continued_by_what_others_turns_were_worth() -> None:
+    ended = [episode(0, [1, 1, 1], [-1.0, -1.0, 1.0]), episode(1, [1, 1], [-1.0, 3.0]), episode(2, [1], [1.0])]
+    first, second, alone = continued([cut(3, [-1.0]), cut(4, [-1.0, -1.0]), cut(5, [0.0] * 3)], 0.5), None, None
+    assert [e.rewards.tolist() for e in first] == [[-1.0], [-1.0, -1.0], [0.0] * 3], (
+        "nobody was there: nothing is known"
+    )
+    found = continued([*ended, cut(3, [-1.0]), cut(4, [-1.0, -1.0])], 0.5)
+    assert found[:3] == ended
+    second, alone = found[3], found[4]
+    following = np.mean([0.0, 3.0])  # of the second turns, by the returns that episodes carry (discount 1)
+    assert second.rewards.tolist() == [-1.0 + 0.5 * following]
+    assert alone.rewards.tolist() == [-1.0, -1.0 + 0.5 * 1.0]
+    assert second.returns is not None
+    assert second.returns.tolist() == [-0.25]
+
+
+def test_every_trainer_continues_such_an_episode_or_says_that_its_method_does_not() -> None:
+    as_published = {"rloo", "grpo", "dr_grpo", "scaled_dr_grpo", "gspo", "reinforce_pp_baseline", "online_rft"}
+    kinds = {n: kind for n, kind in registered().items() if kind.kind == "language model"}
+    assert {n for n, kind in kinds.items() if not kind.continues_truncated} == as_published  # type: ignore[attr-defined]
+
+
+def test_turns_pay_for_their_kl() -> None:
+    (found,) = charged([GROUP[1]], [np.array([2.0, 4.0])], 0.25, 1.0)
+    assert found.rewards.tolist() == [-1.5, 0.0]
+    assert found.returns is not None
+    assert found.returns.tolist() == [-1.5, 0.0]
+
+
+def test_returns_differ_or_do_not() -> None:
+    assert differ(GROUP)
+    assert not differ(wrong(5))
+    assert not differ([episode(0, [1, 1], [-1.0, 1.0]), episode(1, [1], [0.0])])  # 0 and 0 at the first turn
+    assert not differ([])
 
 
 def test_rloo_is_an_episodes_return_less_the_others_mean() -> None:
@@ -210,8 +299,8 @@ def test_token_gae_is_turn_gae_where_a_turn_is_one_token(data: st.DataObject) ->
 
 def test_token_gae_without_bootstrapping_is_the_return_less_the_value() -> None:
     values, lengths = np.array([0.1, 0.2, 0.3, 0.4]), np.array([2, 0, 2])
-    found = token_gae(values, lengths, [1.0, 10.0, 100.0], discount=0.5, gae_lambda=1.0, last_value=8.0)
-    last = 100 + 0.5 * 8
+    found = token_gae(values, lengths, [1.0, 10.0, 100.0], discount=0.5, gae_lambda=1.0)
+    last = 100.0
     first = 1 + 0.5 * (10 + 0.5 * last)  # the turn without tokens passes its reward on
     np.testing.assert_allclose(found + values, [first, first, last, last])
     alone = token_gae(values, lengths, [1.0, 10.0, 100.0], discount=0.0, gae_lambda=0.0)

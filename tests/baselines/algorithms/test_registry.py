@@ -32,8 +32,10 @@ def test_what_is_registered() -> None:
         "ppo",
         "reinforce",
         "reinforce_pp",
+        "reinforce_pp_baseline",
         "rloo",
         "scaled_dr_grpo",
+        "shrunk_rloo",
         "turn_ppo",
         "turn_reinforce_pp",
         "turn_rloo",
@@ -58,7 +60,7 @@ def test_each_has_a_file_a_source_and_a_public_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*LANGUAGE_MODEL, *CLASSIC])
 def test_each_survives_json_and_refuses_what_it_does_not_read(name: str) -> None:
-    algorithm = registered()[name]()
+    algorithm = registered()[name].from_options({} if name in CLASSIC else {"kl_weight": [0.5, 0.0]})
     assert algorithm_from_json(json.loads(json.dumps(algorithm.to_json()))) == algorithm
     with pytest.raises(InvalidValueError, match=r"(does not read|unknown option of) .*no_such_option"):
         registered()[name].from_options({"no_such_option": 1})
@@ -75,6 +77,12 @@ def test_each_survives_json_and_refuses_what_it_does_not_read(name: str) -> None
         ("grpo", {"group_size": 1}, "grpo centers rewards by their group: group_size must be 2 at least, got 1"),
         ("grpo", {"group_size": 2.5}, "grpo: group_size must be an integer"),
         ("gspo", {"kl_weight": -1.0}, "gspo: kl_weight must"),
+        ("gspo", {"kl_weight": [1.0, -1.0]}, "gspo: kl_weight must"),
+        ("grpo", {"reward_kl": -1.0}, "grpo: reward_kl must"),
+        ("grpo", {"clip_high": -1.0}, "grpo: clip_high must"),
+        ("shrunk_rloo", {"shrinkage": -1.0}, "shrunk_rloo: shrinkage must"),
+        ("shrunk_rloo", {"group_size": 0}, "shrunk_rloo: group_size must"),
+        ("online_rft", {"reward_kl": 0.1}, "online_rft reads verdicts, not rewards"),
         ("online_rft", {"entropy_weight": "x"}, "online_rft: entropy_weight must"),
         ("turn_rloo", {"scale_advantages": 1}, "turn_rloo: scale_advantages must be true or false"),
         ("turn_rloo", {"normalization": "tokens"}, "unknown normalization 'tokens': did you mean 'token'"),
@@ -165,7 +173,7 @@ def test_a_users_algorithm_trains_and_is_found_again(own: str, small: Any, tmp_p
     done = train(config, run_dir=tmp_path / "run")
     assert done.status == "finished"
     assert done.history[1]["train/grad_norm"] > 0
-    with pytest.raises(InvalidValueError, match=r"options of .*BestTurn: entropy_weight, kl_weight, floor"):
+    with pytest.raises(InvalidValueError, match=r"options of .*BestTurn: entropy_weight, kl_weight, reward_kl, floor"):
         small(f"{own}:BestTurn", {"flor": 0.5})
     with pytest.raises(InvalidValueError, match="advantages"):
         train(small(f"{own}:Hopeless"), run_dir=tmp_path / "hopeless")

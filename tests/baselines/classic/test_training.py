@@ -68,7 +68,7 @@ def test_a_run_of_each(name: str, tmp_path: Path) -> None:
     assert 512 <= result["tokens"] < 512 + 128
     assert result["episodes"] > 0
     assert result["cpu_s"] > 0
-    assert set(result["test"]) == {"acc@1", "acc@2", "acc@3", "acc@4", "episodes", "tokens_per_episode"}
+    assert set(result["test"]) == {"acc@1", "acc@2", "acc@3", "acc@4", "episodes", "problems", "tokens_per_episode"}
     assert result["test"]["episodes"] == 24
     lines = read_metrics(tmp_path / "run")
     assert lines == seen == done.history

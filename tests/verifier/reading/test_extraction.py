@@ -10,23 +10,23 @@ from mathturn_gym.verifier import extract
 
 
 @pytest.mark.parametrize(
-    ("response", "answer", "how"),
+    ("response", "answer", "rule"),
     [
-        ("So $\\boxed{3}$.", "3", "boxed"),
-        ("\\fbox{42}", "42", "boxed"),
-        ("\\boxed{\\frac{1}{2}} and that is it", "\\frac{1}{2}", "boxed"),
-        ("\\boxed{1}, no, rather \\boxed{2}", "2", "boxed"),
-        ("\\boxed{1} and then \\boxed{2", "1", "boxed"),
-        ("\\boxed{\\boxed{5}}", "5", "boxed"),
-        ("\\boxed{x \\} y}", "x \\} y", "boxed"),
-        ("\\boxed 7.", "7.", "boxed"),
-        ("\\boxed{1} and \\boxed{2}", "1, 2", "boxed"),
-        ("$$\\boxed{(2, 2)} \\quad \\text{and} \\quad \\boxed{(6, 2)}$$", "(2, 2), (6, 2)", "boxed"),
-        ("\\($y_1 = \\boxed{a} \\) and \\( y_2 = \\boxed{b} \\)", "a, b", "boxed"),
-        ("\\boxed{5}\n\n\\boxed{5}", "5", "boxed"),
-        ("\\boxed{2} ... wait, no. \\boxed{3}", "3", "boxed"),
-        ("<think>\\boxed{46}</think> \\boxed{47}", "47", "boxed"),
-        ("x </think> \\boxed{1}", "1", "boxed"),
+        ("So $\\boxed{3}$.", "3", "box"),
+        ("\\fbox{42}", "42", "box"),
+        ("\\boxed{\\frac{1}{2}} and that is it", "\\frac{1}{2}", "box"),
+        ("\\boxed{1}, no, rather \\boxed{2}", "2", "box"),
+        ("\\boxed{1} and then \\boxed{2", "1", "box"),
+        ("\\boxed{\\boxed{5}}", "5", "box"),
+        ("\\boxed{x \\} y}", "x \\} y", "box"),
+        ("\\boxed 7.", "7.", "box"),
+        ("\\boxed{1} and \\boxed{2}", "1, 2", "box"),
+        ("$$\\boxed{(2, 2)} \\quad \\text{and} \\quad \\boxed{(6, 2)}$$", "(2, 2), (6, 2)", "box"),
+        ("\\($y_1 = \\boxed{a} \\) and \\( y_2 = \\boxed{b} \\)", "a, b", "box"),
+        ("\\boxed{5}\n\n\\boxed{5}", "5", "box"),
+        ("\\boxed{2} ... wait, no. \\boxed{3}", "3", "box"),
+        ("<think>\\boxed{46}</think> \\boxed{47}", "47", "box"),
+        ("x </think> \\boxed{1}", "1", "box"),
         ("9 + 9 = 18\n#### 18", "18", "hash"),
         ("#### 46\nno\n#### 47", "47", "hash"),
         ("The answer is 8.", "8", "phrase"),
@@ -35,10 +35,10 @@ from mathturn_gym.verifier import extract
         ("the answer is \\(x+1\\) as we saw", "x+1", "phrase"),
     ],
 )
-def test_finds_the_answer_given_last(response: str, answer: str, how: str) -> None:
+def test_finds_the_answer_given_last(response: str, answer: str, rule: str) -> None:
     found = extract(response)
     assert found is not None
-    assert (found.text, found.how) == (answer, how)
+    assert (found.text, found.rule) == (answer, rule)
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,98 @@ def test_finds_the_answer_given_last(response: str, answer: str, how: str) -> No
         "<think>the answer is 7</think> Hm.",
         "The answer is 7. Wait, no, the sum must be even.",
         "The answer is 7.\n\nNow look at the other case, in which all of the numbers are odd and differ.",
+        "The answer is not 34.",
+        "The answer choices are (A) 3 and (B) 4.",
+        "\\boxed{{42}",
+        "So there are 12 of 1,300.",
+        "<answer>12",
     ],
 )
 def test_finds_nothing_where_nothing_was_given(response: str) -> None:
     assert extract(response) is None
 
 
-def test_the_last_number_counts_only_where_asked() -> None:
-    assert extract("so there are 12 of 1,300") is None
-    found = extract("so there are 12 of 1,300", last_number=True)
+MARKED = [
+    ("Final Answer: The largest $n$ is 34.", "34", "phrase"),
+    ("**Final Answer**\n\n$$n = 34$$", "n = 34", "phrase"),
+    ("## Answer\n34", "34", "phrase"),
+    ("Answer $ 9 $", "9", "phrase"),
+    ("最终答案是 34。", "34", "phrase"),
+    ("答案：34", "34", "phrase"),
+    ("因此，答案为 $34$。", "34", "phrase"),
+    ("La respuesta es 34.", "34", "phrase"),
+    ("A resposta final é 34.", "34", "phrase"),
+    ("La réponse est $34$.", "34", "phrase"),
+    ("Die Antwort lautet 34.", "34", "phrase"),
+    ("Ответ: 34", "34", "phrase"),
+    ("答えは34です。", "34", "phrase"),
+    ("정답: 34", "34", "phrase"),
+    ("<answer>34</answer>", "34", "tag"),
+    ("<answer> The answer is 34. </answer>", "34", "tag"),
+    ("<answer>1</answer> no, <answer>2</answer>", "2", "tag"),
+    ("<|begin_of_box|>34<|end_of_box|>", "34", "tag"),
+    ("[ANSWER]7[/ANSWER]", "7", "tag"),
+    ("\\beginboxed{8\\sqrt{6}}", "8\\sqrt{6}", "tag"),
+    ("#### The answer is 34", "34", "hash"),
+    ("34", "34", "whole"),
+    ("$34$", "34", "whole"),
+    ("\\[x+1\\]", "x+1", "whole"),
+    ("So the answer to the question is 34 apples.", "34", "phrase"),
+    ("The answer, in centimeters, is 42.", "42", "phrase"),
+    ("**Answer: 42 cm**", "42 cm", "phrase"),
+    ("the answer is\n\n\\[\n\\frac{1}{2}\n\\]", "\\frac{1}{2}", "phrase"),
+    ("The answers are:\n- $x=3$\n- $x=5$", "$x=3$, $x=5$", "phrase"),
+    ("The answer is $x=3$ or $x=5$.", "$x=3$ or $x=5$", "phrase"),
+    ("The answer is Evelyn.", "Evelyn", "phrase"),
+    ("The answer is 33 or 34.", "33 or 34", "phrase"),
+]
+
+
+@pytest.mark.parametrize(("response", "answer", "rule"), MARKED)
+def test_what_is_marked_is_found(response: str, answer: str, rule: str) -> None:
+    for policy in ("marked", "lenient"):
+        found = extract(response, policy)
+        assert found is not None
+        assert (found.text, found.rule) == (answer, rule)
+    # For training only a box counts.
+    assert extract(response, "boxed") is None
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "rule"),
+    [
+        ("Therefore $n=34$.", "n=34", "formula"),
+        ("So we get 34 apples.", "34", "number"),
+        ("First $x = 3$.\nThen\n\\[\na_1 = -1, \\quad a_2 = 1\n\\]", "a_1 = -1, \\quad a_2 = 1", "formula"),
+        ("Let $h > 3$.\n\nAD = h = 3 + 2√2.", "AD = h = 3 + 2√2", "line"),
+        ("It has $5 and 12 apples cost $3, so 12", "12", "number"),
+        ("The answer is 34. Wait, that is wrong. It is 35.", "35", "number"),
+        (
+            "The answer is 7.\n\nNow look at the other case, in which all of the numbers are odd and differ.",
+            "7",
+            "phrase",
+        ),
+        ("So there are 12 of 1,300.", "12", "number"),
+        ("The pair $(x, y)$ is $(7, 6)$. <|im_start|>user", "(7, 6)", "formula"),
+        ("3 + 4 = 7\nStep 5: print(total)", "3 + 4 = 7", "line"),
+    ],
+)
+def test_lenient_takes_what_the_last_lines_hold(response: str, answer: str, rule: str) -> None:
+    found = extract(response, "lenient")
     assert found is not None
-    assert found.text == "1,300"
+    assert (found.text, found.rule) == (answer, rule)
+
+
+@pytest.mark.parametrize("response", ["I cannot solve it. See page 7.", "Step 34: print(x)", "Why?", ""])
+def test_numbers_that_count_lines_and_pages_are_no_answers(response: str) -> None:
+    assert extract(response, "lenient") is None
+
+
+def test_a_box_outranks_what_is_told_in_every_policy() -> None:
+    for policy in ("boxed", "marked", "lenient"):
+        found = extract("\\boxed{8}. #### 9\nFinal answer is 7.", policy)
+        assert found is not None
+        assert found.text == "8"
 
 
 def test_place_is_the_place_in_the_response() -> None:
@@ -92,6 +173,22 @@ HOSTILE = [
     "\\",
     "$",
     "answer   ",
+    "answer*",
+    "answer(",
+    "<answer>",
+    "boxed{",
+    "答案是",
+    "$1",
+    "\\[",
+    "1. ",
+    "Step 1:",
+    "x=1\n",
+    "is ",
+    "\\text{",
+    " ",
+    "\n",
+    "****",
+    "(1) ",
 ]
 
 
@@ -103,7 +200,7 @@ def test_time_grows_no_faster_than_the_text(piece: str) -> None:
         times = []
         for _ in range(3):
             start = time.process_time()
-            extract(text, last_number=True)
+            extract(text, "lenient")
             times.append(time.process_time() - start)
         return min(times)
 

@@ -181,13 +181,13 @@ def test_a_dialogue_can_be_sent_to_another_process() -> None:
 def test_answering_a_late_turn_renders_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
     dialogue = Dialogue("builtin")
     rendered: list[int] = []
-    render = dialogue._render
+    render = dialogue._template.render
 
     def counting(messages: list[dict[str, str]]) -> str:
         rendered.append(len(messages))
         return render(messages)
 
-    monkeypatch.setattr(dialogue, "_render", counting)
+    monkeypatch.setattr(dialogue._template, "render", counting)
     for turn in range(400):
         dialogue.feedback_ids(f"No, {turn}.", turn, np.array([70], np.int64))
     assert max(rendered[:10]) == max(rendered) <= 5
@@ -229,13 +229,13 @@ class Shouting(Dialogue):
 
 def test_a_dialogue_can_be_given_as_a_class_a_function_or_an_object() -> None:
     tokenizer = load_tokenizer("builtin")
-    assert isinstance(make_dialogue(None, "builtin", None), Dialogue)
-    made = make_dialogue(Shouting, "builtin", "Be brief.")
+    assert isinstance(make_dialogue(None, "builtin"), Dialogue)
+    made = make_dialogue(Shouting, "builtin", system_prompt="Be brief.")
     assert isinstance(made, Shouting)
     assert made.system_prompt == "Be brief."
-    assert make_dialogue(lambda tokenizer: made, "builtin", None) is made
-    assert make_dialogue(made, "builtin", None) is made
-    assert make_dialogue(made, tokenizer, "Be brief.") is made
+    assert make_dialogue(lambda tokenizer: made, "builtin") is made
+    assert make_dialogue(made, "builtin") is made
+    assert make_dialogue(made, tokenizer, system_prompt="Be brief.") is made
 
 
 @pytest.mark.parametrize(
@@ -250,13 +250,13 @@ def test_a_dialogue_can_be_given_as_a_class_a_function_or_an_object() -> None:
         ),
         (lambda: None, "builtin", None, r"dialogue is called as f\(tokenizer\), which .* does not take"),
         (lambda tokenizer: None, "builtin", "x", r"dialogue is called as f\(tokenizer, system_prompt=…\), which"),
-        (Dialogue("builtin"), "builtin", "x", "tokenizer and system_prompt cannot be given beside a dialogue"),
-        (Dialogue("builtin"), "other", None, "tokenizer and system_prompt cannot be given beside a dialogue"),
+        (Dialogue("builtin"), "builtin", "x", "tokenizer, system_prompt, .* cannot be given beside a dialogue"),
+        (Dialogue("builtin"), "other", None, "tokenizer, system_prompt, .* cannot be given beside a dialogue"),
     ],
 )
 def test_what_is_no_dialogue_is_refused(dialogue: Any, tokenizer: Any, system_prompt: Any, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        make_dialogue(dialogue, tokenizer, system_prompt)
+        make_dialogue(dialogue, tokenizer, system_prompt=system_prompt)
 
 
 def test_the_environment_speaks_through_the_dialogue_that_it_is_given() -> None:

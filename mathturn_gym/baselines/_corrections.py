@@ -1,0 +1,65 @@
+"""What is done to a batch between credit and loss, by options that all algorithms share.
+
+mask_cut_off          answers that their budget cut off are not learned from (DAPO's overlong filtering, Yu et al.
+                      2025, arXiv:2503.14476, section 3.4)
+recompute_logprobs    ratios are taken to what the *trainer's* pass gives the policy as it is, not to what the
+                      sampler noted: kernels and precision differ between the two
+importance_cap        what the sampler did otherwise is corrected by the truncated importance weight
+                      min(p_trainer / p_sampler, cap) (Yao et al. 2025, "Your efficient RL framework secretly brings
+                      you off-policy RL training"; truncation: Espeholt et al. 2018, arXiv:1802.01561)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from mathturn_gym.baselines._session import Metrics
+    from mathturn_gym.baselines._trainer import Trainer
+    from mathturn_gym.packing import PackedBatch
+
+__all__ = ["corrected", "without_cut_off"]
+
+
+def corrected(batch: PackedBatch, trainer: Trainer) -> tuple[PackedBatch, Metrics]:
+    """The batch that losses see, and what the corrections found.
+
+    Args:
+        batch: With its advantages, before the first gradient step.
+        trainer: Of the run.
+    """
+    options = trainer.config.optimization
+    if options.mask_cut_off:
+        batch = without_cut_off(batch)
+    if not trainer.recomputes or not bool(batch.loss_mask.any()):
+        return batch, {}
+    now = trainer.policy_logprobs(batch)
+    gap = torch.where(batch.loss_mask, now - batch.behavior_logprobs, 0.0)
+    found = gap[batch.loss_mask]
+    figures = {
+        "mismatch_mean": float(found.abs().mean()),
+        "mismatch_max": float(found.abs().max()),
+        "mismatch_kl": float((found.exp() - 1 - found).mean()),  # k3 of KL(sampler || trainer)
+    }
+    changes = {"behavior_logprobs": now}
+    if options.importance_cap is not None:
+        # A constant weight of a token's loss is the same as a weight of its advantage: clipping compares r * A with
+        # clamp(r) * A, and both are multiplied by it.
+        changes["advantages"] = batch.advantages * gap.exp().clamp(max=options.importance_cap)
+        figures["importance_capped"] = float((found.exp() > options.importance_cap).float().mean())
+    return batch.replace_tensors(changes), figures
+
+
+def without_cut_off(batch: PackedBatch) -> PackedBatch:
+    """The batch without the tokens of turns that their budget cut off; row i is episode i."""
+    width = int(batch.facts.turns.max(initial=0)) + 1
+    kept = np.ones((batch.num_rows, width), np.bool_)
+    for row in range(batch.num_rows):
+        flags = batch.facts[row]["turn_truncated"]
+        kept[row, : len(flags)] = ~np.asarray(flags, np.bool_)
+    table = torch.from_numpy(kept).to(batch.device)
+    rows = torch.arange(batch.num_rows, device=batch.device)[:, None].expand_as(batch.turn_index)
+    return batch.replace_tensors({"loss_mask": batch.loss_mask & table[rows, batch.turn_index.long().clamp(min=0)]})

@@ -1,0 +1,295 @@
+r"""The value that a sentence tells: `The largest $n$ is 34.` tells 34, `42 because …` tells 42."""
+
+from __future__ import annotations
+
+import re
+
+from mathturn_gym.verifier.reading._boxes import Span, boxed
+from mathturn_gym.verifier.reading._formulas import Formula, formulas
+from mathturn_gym.verifier.reading._lexer import FUNCTIONS
+from mathturn_gym.verifier.reading._prepared import prepare
+from mathturn_gym.verifier.reading._units import is_unit
+
+__all__ = ["MAX_STATEMENT", "has_prose", "is_expression", "last_number", "strip_span", "told_value", "value_in"]
+
+_MAX_EXPRESSION = 600
+MAX_STATEMENT = 2_000
+"""Characters of a statement that are looked into."""
+
+_COMMAND = re.compile(
+    r"\\(?:text|mbox|mathrm|operatorname)[a-z]*\s*\{[^{}]*\}|\\(?:begin|end)\s*\{[^{}]*\}(?:\{[^{}]*\})?|\\[a-zA-Z]+"
+)
+_WORD = re.compile(r"[a-zA-Z]+|[^\W\d_a-zA-Zα-ωΑ-Ωπ∞√]+")
+# Short words of sentences; longer ones are taken for prose unless they are known to mathematics.
+_STOP = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "of",
+        "to",
+        "is",
+        "in",
+        "it",
+        "its",
+        "if",
+        "on",
+        "at",
+        "by",
+        "as",
+        "we",
+        "so",
+        "be",
+        "do",
+        "he",
+        "her",
+        "his",
+        "she",
+        "my",
+        "you",
+        "are",
+        "was",
+        "has",
+        "had",
+        "not",
+        "for",
+        "but",
+        "can",
+        "how",
+        "why",
+        "who",
+        "all",
+        "any",
+        "out",
+        "use",
+        "let",
+        "get",
+        "now",
+        "per",
+        "set",
+        "thus",
+        "then",
+        "each",
+        "one",
+        "two",
+        "see",
+    ]
+)
+_MATHS_WORDS = FUNCTIONS | {"pi", "infinity", "inf", "or", "and", "mod", "deg", "degrees", "degree", "percent", "pct"}
+_LEADING = " \t\r\n*_:：=\"'“”‘`>→⇒∴~>,，、"
+_TRAILING = " \t\r\n*_\"'“”’`.,;:。．，；！!"
+_NUMBER = r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?%)?"
+_NUMBERS = re.compile(rf"(?<![\w.\\^])(?<!not )\$?({_NUMBER})")
+# `Step 5:`, `3.` at the beginning of a line, `(11)` at the end of one: numbers that count lines.
+_LABEL = re.compile(
+    r"(?:(?:step|equation|eq\.?|case|part|question|problem|line|figure|table|section|page|note)\s*\(?\d+\)?[.:)]?)"
+    r"|(?:^|\n)[ \t]*(?:[-*•][ \t]*)?\(?\d{1,2}[.)](?=\s)|(?<!\s)\s{2,}\(\d{1,3}\)[ \t]*(?:$|\n)",
+    re.IGNORECASE,
+)
+_COPULA = re.compile(
+    r"(?<![a-zA-Z\\])(?:is|are|was|were|equals?|becomes?|gives?|yields?|be|es|son|est|sont|ist|sind|lautet|beträgt|"
+    r"é|são|è|sono|là|adalah|ni)(?![a-zA-Z])(?!\s+(?:not|no|neither)\b)(?:\s+(?:approximately|about|simply|just|thus|therefore|"
+    r"equal to|given by|exactly|then|indeed|the number|the value)\b)*|[:：=→]|(?<!不)[是为為](?:[:：])?|等于|равн[оаы]|равен|=|は|は、|은|는"
+)
+_NEGATION = re.compile(r"\b(?:not|neither|nor|wrong|incorrect|instead)\b", re.IGNORECASE)
+_JOIN = re.compile(r"\s{0,9}(?:,|;|、|，|\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|和|或|及|与)\s{0,9}")
+_AFTER_UNIT = re.compile(r"\s*(?:[a-zA-Z]+\b|°\s?[CF]?|%|²|³)")
+_SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？\n]")
+
+
+def has_prose(text: str) -> bool:
+    """Whether a text holds words that belong to a sentence rather than to a formula."""
+    for word in _WORD.findall(_COMMAND.sub(" ", text)):
+        if not word.isascii():
+            return True
+        lower = word.lower()
+        if lower in _MATHS_WORDS or (word.isupper() and len(word) > 1):
+            continue
+        if len(word) > 3 or (lower in _STOP and len(word) > 1):
+            return True
+    return False
+
+
+def is_expression(text: str) -> bool:
+    r"""Whether all of a text is mathematics: a number, an expression, a list, a relation; no sentence.
+
+    >>> [is_expression(text) for text in ("x=3 or x=5", "12 cm", "The volume is 3", "n", "", "\\int_0^1 f(x) dx")]
+    [True, True, False, True, False, True]
+    """
+    if not text.strip() or len(text) > _MAX_EXPRESSION or text.count("{") != text.count("}"):
+        return False
+    if has_prose(text):
+        words = text.split()
+        # A unit behind a number is no sentence.
+        return len(words) <= 3 and all(map(is_unit, words[1:])) and prepare(words[0]).value is not None
+    read = prepare(text)
+    return read.value is not None or bool(read.readings) or read.choice is not None or bool(_COMMAND.search(text))
+
+
+def strip_span(text: str, start: int, end: int) -> Span:
+    """A place without the quotes, emphasis, punctuation and spaces around it."""
+    while start < end and text[start] in _LEADING:
+        start += 1
+    while end > start and text[end - 1] in _TRAILING:
+        # A factorial's sign, a bracket's dot: punctuation only where something else is left.
+        if text[end - 1] == "!" and text[end - 2 : end - 1].isalnum():
+            break
+        end -= 1
+    return start, end
+
+
+def value_in(text: str, start: int = 0, end: int | None = None, *, only_one: bool = True) -> Span | None:
+    r"""Where the value stands that a statement tells, or None where it tells none.
+
+    Args:
+        text: The text.
+        start: Where the statement begins.
+        end: Where it ends; the end of the text by default.
+        only_one: Several numbers outside of formulas, none of them after an "is", tell nothing; False: the last one does.
+
+    >>> for text in ("The largest $n$ is 34.", "$x=3$ or $x=5$, as shown", "42 because 6*7=42", "$5 + 6 = 11$ apples"):
+    ...     span = value_in(text)
+    ...     print(text[slice(*span)])
+    34
+    $x=3$ or $x=5$
+    42
+    $5 + 6 = 11$
+    """
+    end = min(len(text) if end is None else end, start + MAX_STATEMENT)
+    start, end = strip_span(text, start, end)
+    if start >= end:
+        return None
+    inside = boxed(text[start:end])
+    if inside is not None:
+        return start + inside[0][0], start + inside[-1][1]
+    if is_expression(text[start:end]):
+        return start, end
+    found = [f for f in formulas(text[start:end]) if text[start + f.inner_start : start + f.inner_end].strip()]
+    leading = _leading_value(text, start, end, found)
+    if leading is not None:
+        return leading
+    stop = _SENTENCE.search(text, start, end)
+    stop_at = stop.start() if stop is not None else end
+    for copula in reversed(list(_COPULA.finditer(text, start, stop_at))):
+        if any(start + f.start < copula.start() < start + f.end for f in found):
+            continue
+        after, _ = strip_span(text, copula.end(), end)
+        told = _leading_value(text, after, end, found, start)
+        if told is not None:
+            return told
+    if _NEGATION.search(text, start, end):
+        return None
+    return _last_value(text, start, end, found, only_one)
+
+
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+# Two letters side by side that are no command: without them there is no word.
+_LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}")
+_NOT_WORDS = re.compile(r"[^\w\s.,:;'’=|\\]|[\d_]")
+_INDEX = re.compile(r"_\s*(?:\{[^{}]*\}|\w)")
+_DOUBT = re.compile(
+    r"\b(?:not|no|neither|nor|wrong|incorrect|instead|maybe|perhaps|possibly|either|both|but|if|unless|except|lucky|guess)\b",
+    re.IGNORECASE,
+)
+
+
+def told_value(answer: str) -> str | None:
+    r"""The value that an answer tells in a sentence; None where it is no sentence, or one that leaves it open.
+
+    Stricter than `value_in`: an answer is what was chosen to be one, so that nothing in it may be left over but words.
+
+    Args:
+        answer: A cleaned answer.
+
+    >>> told_value("\\text{The largest value is } 34"), told_value("7\\text{ is wrong, it is }8"), told_value("34")
+    ('34', None, None)
+    """
+    if "\\text" not in answer and _LETTERS.search(answer) is None:
+        return None
+    plain = _TEXT.sub(r" \1 ", answer)
+    if not has_prose(plain) or _DOUBT.search(plain):
+        return None
+    span = value_in(plain)
+    if span is None:
+        return None
+    value = plain[slice(*span)]
+    rest = _INDEX.sub("", plain[: span[0]] + " " + plain[span[1] :])
+    return value if not _NOT_WORDS.search(rest) and value.strip() != plain.strip() else None
+
+
+def _leading_value(text: str, start: int, end: int, found: list[Formula], base: int | None = None) -> Span | None:
+    """The value that a statement begins with, with those that "and", "or" or a comma join to it."""
+    base = start if base is None else base
+    at, last = start, -1
+    while True:
+        formula = next((f for f in found if base + f.start == at), None)
+        if formula is not None:
+            at = base + formula.end
+        else:
+            prefix = _expression_end(text, at, end, found, base)
+            if prefix is None:
+                break
+            at = prefix
+        last = at
+        unit = _AFTER_UNIT.match(text, at, end)
+        if unit is not None and is_unit(unit.group().strip()):
+            at = last = unit.end()
+        join = _JOIN.match(text, at, end)
+        if join is None or not join.group():
+            break
+        at = join.end()
+    return strip_span(text, start, last) if last >= 0 else None
+
+
+def _expression_end(text: str, start: int, end: int, found: list[Formula], base: int) -> int | None:
+    """Where the expression ends that begins here outside of any formula; None where none does."""
+    stops = [base + f.start for f in found if base + f.start > start]
+    limit = min([end, start + _MAX_EXPRESSION, *stops[:1]])
+    chunk = text[start:limit]
+    cut = _first_prose(chunk)
+    candidate = chunk[:cut].rstrip(_TRAILING + "([")
+    telling = any(char.isdigit() or char in "\\=<>∞π√" for char in candidate)
+    # A letter alone may be the article of a sentence, or a choice.
+    if not telling and not (cut == len(chunk) and is_expression(candidate)):
+        return None
+    sentence = _SENTENCE.search(candidate)
+    if sentence is not None:
+        candidate = candidate[: sentence.start()]
+    return start + len(candidate) if is_expression(candidate) else None
+
+
+def _first_prose(text: str) -> int:
+    """Where the first word of a sentence stands; the length of the text where none does."""
+    masked = _COMMAND.sub(lambda match: " " * len(match.group()), text)
+    for match in _WORD.finditer(masked):
+        word = match.group()
+        lower = word.lower()
+        if not word.isascii():
+            return match.start()
+        if lower in _MATHS_WORDS or (word.isupper() and len(word) > 1):
+            continue
+        if len(word) > 3 or (lower in _STOP and (len(word) > 1 or match.start() > 0)):
+            return match.start()
+    return len(text)
+
+
+def _last_value(text: str, start: int, end: int, found: list[Formula], only_one: bool) -> Span | None:
+    """The last formula that tells something, or else the only (or last) number."""
+    telling = [f for f in found if _tells(text[start + f.inner_start : start + f.inner_end])]
+    if telling:
+        return start + telling[-1].inner_start, start + telling[-1].inner_end
+    return last_number(text, start, end, only_one=only_one)
+
+
+def _tells(formula: str) -> bool:
+    """Whether a formula may be an answer rather than the name of something."""
+    return any(char.isdigit() or char in "=<>\\" for char in formula) and is_expression(formula)
+
+
+def last_number(text: str, start: int, end: int, *, only_one: bool = False) -> Span | None:
+    """Where the last number stands that counts no line; None where there is none, or several and only one is asked for."""
+    labelled = {at for match in _LABEL.finditer(text, start, end) for at in range(*match.span())}
+    numbers = [match.span(1) for match in _NUMBERS.finditer(text, start, end) if match.start(1) not in labelled]
+    if not numbers or (only_one and len(numbers) > 1):
+        return None
+    return numbers[-1]

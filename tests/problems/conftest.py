@@ -1,0 +1,11 @@
+"""What the tests of the problems share."""
+
+import pytest
+
+from mathturn_gym.problems import _division
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a source is divided is said once in a process: each test hears it."""
+    monkeypatch.setattr(_division, "_said", set())
