@@ -81,9 +81,9 @@ copybutton_exclude = ".linenos, .gp, .go"
 def keep_drawings(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Shows what a docstring sets off by a blank line and four spaces as it stands: drawings, examples, small tables."""
     kept: list[str] = []
-    said = ""  # the last line with text
+    said = ""  # the last line with text; fields (":param x:") indent what belongs to them
     for before, line in pairwise(["", *lines]):
-        if line.startswith("    ") and not before.strip() and not said.startswith(" "):
+        if line.startswith("    ") and not before.strip() and not said.startswith((" ", ":")):
             kept += ["::", ""]
         kept.append(line)
         said = line if line.strip() else said
