@@ -10,7 +10,8 @@ Importing it loads neither sympy nor math-verify; symbolic work happens in proce
     literal_value, is_readable    what an answer is, without a gold to compare it with
     Gold                          the type of accepted answers: a text or several
 
-`mathturn_gym.verifier.audit` measures verifiers on labelled cases. Everything whose module begins with `_` is internal.
+`mathturn_gym.verifier.rewards` is the verifier as other trainers call it; `mathturn_gym.verifier.audit` measures verifiers on
+labeled cases. Everything whose module begins with `_` is internal.
 """
 
 from __future__ import annotations
