@@ -140,10 +140,11 @@ def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, titl
     try:
         from matplotlib.lines import Line2D
         from matplotlib.ticker import EngFormatter
+
+        figure = new_figure(8.2, 4.4)
     except ImportError:
         _LOG.warning("matplotlib is not installed: no curve.png (pip install 'mathturn-gym[train]')")
         return False
-    figure = new_figure(8.2, 4.4)
     axes = figure.add_subplot(xlabel="episodes", ylabel="solved within k turns (acc@k)", ylim=(0, 1.02))
     axes.set_title(plain_label(title), loc="left", fontsize=11)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
