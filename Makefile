@@ -8,6 +8,7 @@
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
+# make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
 # make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean smollm test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo test lint clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -40,7 +41,11 @@ test-view: $(VENV)/.dev
 # What inspect_ai shares with .venv comes from .venv: its folder is asked last.
 test-inspect: $(VENV)/.dev .inspect/.ready
 	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py
+	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py
+
+test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
+	$(BIN)/python -c 'import sys; sys.path += [".inspect", ".evaluations"]; import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
+	  tests/verifier/test_rewards_in_place.py
 
 smollm: $(VENV)/.demo
 	$(PIP) gguf
@@ -58,7 +63,8 @@ NEIGHBORS := areal tinker verifiers verl
 test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
 	$(BIN)/python -m pytest -p no:cacheprovider tests/integrations
 	for one in $(NEIGHBORS); do \
-	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/integrations/test_$$one.py || exit 1; done
+	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/integrations/test_$$one.py \
+	    tests/verifier/test_rewards_in_place.py || exit 1; done
 
 test-typing: $(VENV)/.dev .venv-typing/.ready
 	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
@@ -67,7 +73,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -92,6 +98,15 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
 	  gymnasium hypothesis math-verify pytest rich typer
 	.venv-vllm/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# Without what .venv has: their own dependencies would bring a second torch.
+.evaluations/.ready: $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .evaluations --no-deps \
+	  lm_eval==0.4.13 lighteval==0.13.0 absl-py aenum chardet colorama colorlog DataProperty dill evaluate gitdb GitPython joblib \
+	  jsonlines lxml mbstrdecoder more_itertools nltk pathvalidate portalocker pytablewriter python-dateutil pytz rouge_score \
+	  sacrebleu scikit-learn scipy sentencepiece six smmap sqlitedict tabledata tabulate tcolorpy termcolor threadpoolctl typepy \
+	  word2number zstandard
 	touch $@
 
 .inspect/.ready: $(VENV)/.torch
