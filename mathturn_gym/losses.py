@@ -85,7 +85,7 @@ def token_logprobs(
 
 
 def trained_logprobs(
-    logits: torch.Tensor, batch: PackedBatch, *, temperature: float = 1.0
+    logits: torch.Tensor, batch: PackedBatch, *, temperature: float = 1.0, entropy_graph: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`token_logprobs` of a model that made only the logits that are needed.
 
@@ -93,6 +93,8 @@ def trained_logprobs(
         logits: float (M, V), those that predict the trained ids, in the order of `batch.loss_mask.nonzero()`.
         batch: On the same device.
         temperature: As in `token_logprobs`.
+        entropy_graph: Entropies carry the graph. Where they are only looked at, False saves the backward pass half a
+            dozen walks over (M, V), which at 49,152 ids and more is a good part of an update.
 
     Returns:
         As `token_logprobs`.
@@ -107,8 +109,9 @@ def trained_logprobs(
         raise InvalidValueError(f"logits must be (M, V) for M = {len(row)} trained ids, got {tuple(logits.shape)}")
     scores = torch.log_softmax(logits / temperature, dim=-1)
     chosen = scores.gather(-1, batch.input_ids[row, column, None])[:, 0]
-    # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
-    entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)
+    with torch.set_grad_enabled(entropy_graph and torch.is_grad_enabled()):
+        # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
+        entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)
     blank = torch.zeros(batch.input_ids.shape, dtype=logits.dtype, device=logits.device)
     return blank.index_put((row, column), chosen), blank.index_put((row, column), entropy)
 

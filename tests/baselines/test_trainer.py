@@ -265,3 +265,30 @@ def test_the_kl_of_a_loaded_adapter_is_from_where_it_was(tmp_path: Path, small: 
         assert math.isfinite(trainer.step()["train/kl"])
     finally:
         trainer.close()
+
+
+def test_rows_without_a_gradient_are_not_computed(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups in which all did equally well cost nothing, and change nothing."""
+    config = small(
+        "turn_rloo", {"entropy_weight": 0.0, "group_size": 2, "batch_episodes": 32, "minibatches": 1, **QUIET}
+    )
+    seen: list[list[int]] = []
+    weights = []
+    for spared in (True, False):
+        if not spared:
+            monkeypatch.setattr(Trainer, "_that_teaches", lambda self, minibatch: minibatch)
+        trainer = Trainer(config)
+        rows: list[int] = []
+        seen.append(rows)
+        monkeypatch.setattr(
+            trainer,
+            "loss_of",
+            lambda part, whole, t=trainer, r=rows: (r.append(part.num_rows), Trainer.loss_of(t, part, whole))[1],
+        )
+        figures = trainer.step()
+        assert not figures["train/skipped"]
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+        trainer.close()
+    assert seen[1] == [32]
+    assert 0 < sum(seen[0]) < 32, "some groups are uniform, some are not"
+    assert torch.allclose(*weights, rtol=0, atol=1e-6)
