@@ -143,7 +143,7 @@ def policy_loss(
 
     * `"policy_gradient"`: -A * p; with a `ratio`, -detach(r) * A * p, the importance-weighted gradient.
     * `"clip"`: -min(r * A, clamp(r, 1 - clip, 1 + clip_high) * A) (Schulman et al. 2017, arXiv:1707.06347). With
-      `dual_clip` c, tokens with A < 0 lose at most c * |A| (Ye et al. 2020, arXiv:1912.09729).
+      `dual_clip` c, tokens with A < 0 lose at most c * abs(A) (Ye et al. 2020, arXiv:1912.09729).
 
     `ratio="sequence"` is GSPO's length-normalized ratio of a whole episode (Zheng et al. 2025, arXiv:2507.18071, in
     its GSPO-token form, so that turns keep advantages of their own); `"turn"` is the same over a turn's completion.

@@ -90,7 +90,7 @@ def demo(
         (command_line("train", "guess8"), "for a task where feedback carries information"),
     ):
         console.print(f"  {command}   {why}", markup=False, highlight=False, soft_wrap=True)
-    console.print("  notebooks/02_train_a_policy.ipynb   to look inside", highlight=False)
+    console.print("  notebooks/03_train_a_policy.ipynb   to look inside", highlight=False)
 
 
 def _default_folder(task: str) -> Path:
