@@ -92,11 +92,13 @@ def actors(repeats: int) -> dict[str, Any]:
 
 def policies(repeats: int, count: int = 64, seconds: float = 0.2) -> dict[str, Any]:
     """Each policy has one request at a time; asked by the rollout actor itself, or in an actor of their own."""
-    episodes = 6 * count
+    episodes = 12 * count
     found: dict[str, Any] = {"policies": count, "seconds_of_a_policy": seconds, "episodes": episodes}
     for name, policy_actors in (("asked_directly", 0), ("policy_actor", 1)):
-        settings = RaySettings(rollout_actors=1, policy_actors=policy_actors, num_envs=count, share=1, cpus=0.5)
-        with RayEngine(ENV, simulated(seconds=seconds, replicas=count), settings) as engine:
+        settings = RaySettings(rollout_actors=2, policy_actors=policy_actors, num_envs=count // 2, share=4, cpus=0.5)
+        # Two rollout actors with half of the policies each, or one policy actor with all.
+        policy = simulated(seconds=seconds, replicas=count if policy_actors else count // 2)
+        with RayEngine(ENV, policy, settings) as engine:
             engine.collect(count)
             took = [seconds_of(partial(engine.collect, episodes)) for _ in range(repeats)]
         found[name] = spread([episodes * TURNS * seconds / (count * one) for one in took])
@@ -107,14 +109,15 @@ def same(one: Episode, other: Episode) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("ids", "logprobs", "rewards"))
 
 
-def kills(wanted: int) -> dict[str, Any]:
-    rng, seen, count = random.Random(0), 0, 3
+def kills(wanted: int, seed: int) -> dict[str, Any]:
+    rng, seen, count = random.Random(seed), 0, 3
     settings = RaySettings(rollout_actors=count, num_envs=16, share=4, cpus=0.3, max_deaths=wanted)
     policy = simulated(seconds=0.1, spread=1.0)
     episodes: dict[int, int] = {}
     found: dict[int, Episode] = {}
+    deadline = time.monotonic() + 300.0
     with RayEngine(ENV, policy, settings) as engine:
-        collection = engine.begin(ENV.problems("train"), None, seed=7, limit=1_000_000)
+        collection = engine.begin(ENV.problems("train"), None, seed=seed, limit=1_000_000)
         for episode in collection:
             seen += 1
             episodes[episode.index] = episodes.get(episode.index, 0) + 1
@@ -122,18 +125,18 @@ def kills(wanted: int) -> dict[str, Any]:
             # Several deaths between two deliveries, and deaths while others start.
             if seen % 8 == 0 and engine.deaths < wanted:
                 engine.kill(rng.randrange(count))
-            if engine.deaths >= wanted and seen % 64 == 0:
+            if (engine.deaths >= wanted and seen % 64 == 0) or time.monotonic() > deadline:
                 break
         collection.allow(0)
         deaths, replayed, dropped = engine.deaths, collection.ledger.replayed, collection.ledger.dropped
         last = max(found) + 1
-        missing = engine.begin(ENV.problems("train"), last, seed=7, done=list(found))
+        missing = engine.begin(ENV.problems("train"), last, seed=seed, done=list(found))
         for episode in missing:
             found[episode.index] = episode
     quick = simulated(seconds=0.0)
     player = load_policy(quick)
     env: Any = ENV.make("train", 64, policy=player)
-    undisturbed = collect(env, player, last, seed=7)
+    undisturbed = collect(env, player, last, seed=seed)
     return {
         "kills": deaths,
         "episodes": last,
@@ -181,7 +184,7 @@ def simulate(counts: Sequence[int], seconds: float, found: dict[str, Any]) -> li
         per_actor = 64
         rollout = max(1, min(2, count // per_actor))
         settings = RaySettings(
-            rollout_actors=rollout, policy_actors=rollout, num_envs=count // rollout, share=1, cpus=0.25
+            rollout_actors=rollout, policy_actors=rollout, num_envs=count // rollout, share=4, cpus=0.25
         )
         policy = simulated(seconds=seconds, spread=1.0, replicas=count // rollout)
         episodes = 8 * count
@@ -216,7 +219,7 @@ def predict(count: int, seconds: float, found: dict[str, Any], cores: int | None
 def request_seconds() -> dict[str, float]:
     """CPU seconds of a turn through an engine, all processes together, and the driver's of an episode."""
     with RayEngine(
-        ENV, simulated(seconds=0.0, replicas=64), RaySettings(rollout_actors=1, policy_actors=1, share=1, cpus=0.5)
+        ENV, simulated(seconds=0.0, replicas=64), RaySettings(rollout_actors=1, policy_actors=1, share=4, cpus=0.5)
     ) as engine:
         engine.collect(64)
         before, driver = _cpu_seconds(), time.process_time()
@@ -275,6 +278,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="of the kills: of whom, and of the episodes")
     parser.add_argument("--policies", type=int, nargs="+", default=[8, 32, 64, 128, 256])
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/scale.json"))
     args = vars(parser.parse_args())
@@ -288,7 +292,7 @@ def main() -> None:
         elif part == "policies":
             results[part] = policies(args["repeats"])
         elif part == "kills":
-            results[part] = kills(args["kills"])
+            results[part] = {**results.get(part, {}), f"seed {args['seed']}": kills(args["kills"], args["seed"])}
         elif part == "costs":
             results[part] = {**costs(), **request_seconds()}
         elif part == "plan":

@@ -147,7 +147,7 @@ def test_problems_travel(env: EnvConfig, simulated: Any, tmp_path: Path) -> None
     """A file that only the driver has: its problems go to the workers."""
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer": "4"}\n')
-    config = env.replace(problems=str(file))
+    config = env.replace(problems=str(file), train="all")
     with RayEngine(config, simulated(), RaySettings(rollout_actors=1, share=2)) as engine:
         problems = config.problems("train")
         file.unlink()
@@ -283,6 +283,7 @@ def test_the_command_evaluates_on_ray_and_goes_on_where_it_was_stopped(
 ) -> None:
     from typer.testing import CliRunner
 
+    from mathturn_gym.baselines._run_folder import flat
     from mathturn_gym.cli.app import app
     from mathturn_gym.trajectories import read_episodes
 
@@ -314,10 +315,11 @@ def test_the_command_evaluates_on_ray_and_goes_on_where_it_was_stopped(
     evaluate("ray", "--engine", "ray", "--engine-set", "rollout_actors=3", "--engine-set", "share=4", "--resume")
     reports = [json.loads((tmp_path / out / "report.json").read_text()) for out in ("alone", "ray")]
     assert {episode.index for episode in read_episodes(file)} == set(range(40))
-    for report in reports:
-        report["settings"].pop("out", None)
-    assert reports[0]["settings"] == reports[1]["settings"]
-    assert reports[0] == pytest.approx(reports[1]) or json.dumps(reports[0]) == json.dumps(reports[1])
+    first, second = (flat(report) for report in reports)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        # A share is decoded apart from the others: log-probs differ in the last bits, and with them their means.
+        assert second[name] == (pytest.approx(value, abs=1e-5) if isinstance(value, float) else value), name
 
 
 @pytest.mark.parametrize(
