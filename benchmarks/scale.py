@@ -115,7 +115,7 @@ def kills(wanted: int, seed: int) -> dict[str, Any]:
     policy = simulated(seconds=0.1, spread=1.0)
     episodes: dict[int, int] = {}
     found: dict[int, Episode] = {}
-    deadline = time.monotonic() + 300.0
+    deadline = time.monotonic() + 240.0
     with RayEngine(ENV, policy, settings) as engine:
         collection = engine.begin(ENV.problems("train"), None, seed=seed, limit=1_000_000)
         for episode in collection:
@@ -123,7 +123,7 @@ def kills(wanted: int, seed: int) -> dict[str, Any]:
             episodes[episode.index] = episodes.get(episode.index, 0) + 1
             found[episode.index] = episode
             # Several deaths between two deliveries, and deaths while others start.
-            if seen % 8 == 0 and engine.deaths < wanted:
+            if seen % 4 == 0 and engine.deaths < wanted:
                 engine.kill(rng.randrange(count))
             if (engine.deaths >= wanted and seen % 64 == 0) or time.monotonic() > deadline:
                 break
