@@ -1,13 +1,16 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make docs   the documentation site, into build/docs/html; a broken link or reference fails it
 # make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make demo-llm  a real chat model (SmolLM2-135M) learns to do sums: fetch, evaluate, train, compare
 # make test-llm    the tests that need that model
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
+# make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
 # make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -18,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean smollm test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint docs clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -32,6 +35,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs build/docs/html
+
 test-view: $(VENV)/.dev
 	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
 	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
@@ -40,11 +46,18 @@ test-view: $(VENV)/.dev
 # What inspect_ai shares with .venv comes from .venv: its folder is asked last.
 test-inspect: $(VENV)/.dev .inspect/.ready
 	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py
+	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py
+
+test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
+	$(BIN)/python -c 'import sys; sys.path += [".inspect", ".evaluations"]; import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
+	  tests/verifier/test_rewards_in_place.py
 
 smollm: $(VENV)/.demo
 	$(PIP) gguf
 	$(BIN)/mathturn models get smollm2
+
+demo-llm: smollm
+	$(BIN)/mathturn demo smol-add1
 
 test-llm: $(VENV)/.dev smollm
 	$(BIN)/python -m pytest tests/llm
@@ -58,7 +71,8 @@ NEIGHBORS := areal tinker verifiers verl
 test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
 	$(BIN)/python -m pytest -p no:cacheprovider tests/integrations
 	for one in $(NEIGHBORS); do \
-	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/integrations/test_$$one.py || exit 1; done
+	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/integrations/test_$$one.py \
+	    tests/verifier/test_rewards_in_place.py || exit 1; done
 
 test-typing: $(VENV)/.dev .venv-typing/.ready
 	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
@@ -67,7 +81,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -84,6 +98,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,serve,dev]'
 	touch $@ $(VENV)/.demo
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.
 .venv-vllm/.ready: constraints-vllm.txt
 	$(PYTHON) -m venv .venv-vllm
@@ -92,6 +110,15 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
 	  gymnasium hypothesis math-verify pytest rich typer
 	.venv-vllm/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+# Without what .venv has: their own dependencies would bring a second torch.
+.evaluations/.ready: $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .evaluations --no-deps \
+	  lm_eval==0.4.13 lighteval==0.13.0 absl-py aenum chardet colorama colorlog DataProperty dill evaluate gitdb GitPython joblib \
+	  jsonlines lxml mbstrdecoder more_itertools nltk pathvalidate portalocker pytablewriter python-dateutil pytz rouge_score \
+	  sacrebleu scikit-learn scipy sentencepiece six smmap sqlitedict tabledata tabulate tcolorpy termcolor threadpoolctl typepy \
+	  word2number zstandard
 	touch $@
 
 .inspect/.ready: $(VENV)/.torch

@@ -1,7 +1,7 @@
 """Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
 
     python benchmarks/questions.py                                            # lins and guess8, 5 seeds
-    python benchmarks/questions.py --tasks benchmarks/tasks/smollm2.toml --tokens 20000 --seeds 3
+    python benchmarks/questions.py --tasks smol-add2 --tokens 20000 --seeds 3
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?
 2. Does answering over turns beat the same number of tries without a dialogue?

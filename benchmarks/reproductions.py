@@ -2,7 +2,7 @@
 
     python benchmarks/reproductions.py                                  # all three, 5 seeds: about 50 CPU minutes
     python benchmarks/reproductions.py --claims correction --seeds 3    # one of them; the rest can follow
-    python benchmarks/reproductions.py --claims unary --task benchmarks/tasks/smollm2.toml --tokens 20000 --seeds 3
+    python benchmarks/reproductions.py --claims unary --task smol-add2 --tokens 20000 --seeds 3
 
     unary        Liu et al. 2025, arXiv:2507.14295: training on one turn makes retries repeat the answer; training over
                  turns with no more feedback than "wrong" does not, and solves more within k turns

@@ -5,12 +5,11 @@ Colors are read on light and on dark pages; text takes the page's own color. The
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mathturn_gym._text import verdict_text, visible
+from mathturn_gym._text import html_text, verdict_text
 
 if TYPE_CHECKING:
     from mathturn_gym.metrics import Estimate, Report
@@ -51,9 +50,9 @@ def dialogue_html(lines: Iterable[Line]) -> str:
     for who, kind, text in lines:
         style = f"color:{_COLOR[kind]};" if kind in _COLOR else ""
         rows.append(
-            f'<div style="opacity:.65;padding:.15em 1em .15em 0">{_escape(who.strip())}</div>'
+            f'<div style="opacity:.65;padding:.15em 1em .15em 0">{html_text(who.strip())}</div>'
             f'<div style="{style}white-space:pre-wrap;overflow-wrap:anywhere;padding:.15em 0;'
-            f'unicode-bidi:isolate">{_escape(text)}</div>'
+            f'unicode-bidi:isolate">{html_text(text)}</div>'
         )
     grid = "display:grid;grid-template-columns:max-content 1fr;text-align:left;max-width:60em"
     return f'<div style="{grid}">{"".join(rows)}</div>'
@@ -68,7 +67,7 @@ def problem_html(problem: Problem) -> str:
 
 def verdict_html(verdict: Verdict) -> str:
     """A verdict in a line, in its color."""
-    return f'<span style="color:{_COLOR[verdict.status.value]}">{_escape(verdict_text(verdict))}</span>'
+    return f'<span style="color:{_COLOR[verdict.status.value]}">{html_text(verdict_text(verdict))}</span>'
 
 
 def episode_html(episode: Episode, dialogue: str) -> str:
@@ -120,7 +119,7 @@ def batch_html(batch: PackedBatch) -> str:
     rest = batch.num_rows - len(bars)
     more = f"<div>and {rest:,} more rows</div>" if rest > 0 else ""
     legend = '<small style="opacity:.65">dark: trained on · light: prompt and feedback</small>'
-    return f'<div style="max-width:60em">{_escape(repr(batch))}{"".join(bars)}{more}{legend}</div>'
+    return f'<div style="max-width:60em">{html_text(repr(batch))}{"".join(bars)}{more}{legend}</div>'
 
 
 def report_html(report: Report) -> str:
@@ -128,22 +127,24 @@ def report_html(report: Report) -> str:
     rows = []
     for name, figure in report.figures.items():
         if figure.value is not None:
-            rows.append(f"<tr><td>{_escape(name)}</td><td>{_escape(str(figure))}</td><td>{_interval(figure)}</td></tr>")
+            rows.append(
+                f"<tr><td>{html_text(name)}</td><td>{html_text(str(figure))}</td><td>{_interval(figure)}</td></tr>"
+            )
     head = f"{report.episodes:,} episodes on {report.problems:,} problems, {report.confidence:.0%} intervals"
     counts = f"ended: {_counts(report.stop_reasons)} · turns: {_counts(report.verdicts)}"
     parts = "".join(
-        f"<details><summary>by {_escape(key)}</summary>{_parts(parts)}</details>" for key, parts in report.by.items()
+        f"<details><summary>by {html_text(key)}</summary>{_parts(parts)}</details>" for key, parts in report.by.items()
     )
-    return f"<div><b>{head}</b><table>{''.join(rows)}</table><small>{_escape(counts)}</small>{parts}</div>"
+    return f"<div><b>{head}</b><table>{''.join(rows)}</table><small>{html_text(counts)}</small>{parts}</div>"
 
 
 def _parts(parts: Mapping[str, Report]) -> str:
     """One row per value of a key, for the figures that each of them has."""
     names = [name for name in next(iter(parts.values())).figures if name.startswith("acc@")]
-    head = "".join(f"<th>{_escape(name)}</th>" for name in ["", "episodes", *names])
+    head = "".join(f"<th>{html_text(name)}</th>" for name in ["", "episodes", *names])
     rows = "".join(
-        f"<tr><td>{_escape(value)}</td><td>{part.episodes:,}</td>"
-        + "".join(f"<td>{_escape(str(part.figures[name])) if name in part.figures else '-'}</td>" for name in names)
+        f"<tr><td>{html_text(value)}</td><td>{part.episodes:,}</td>"
+        + "".join(f"<td>{html_text(str(part.figures[name])) if name in part.figures else '-'}</td>" for name in names)
         + "</tr>"
         for value, part in parts.items()
     )
@@ -170,7 +171,3 @@ def _interval(figure: Estimate) -> str:
 def _bar(percent: float, *, trained: bool) -> str:
     shade = ".85" if trained else ".25"
     return f'<div style="width:{percent:.3f}%;background:rgba(14,116,144,{shade})"></div>'
-
-
-def _escape(text: str) -> str:
-    return html.escape(visible(text))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mathturn_gym.types import Verdict
 
-__all__ = ["shorten", "verdict_text", "visible"]
+__all__ = ["html_text", "shorten", "verdict_text", "visible"]
 
 _KEPT: Final = frozenset("\n\t")
 
@@ -25,6 +26,15 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c in _KEPT or c.isprintable() else _picture(c) for c in text)
+
+
+def html_text(text: str) -> str:
+    r"""The text as HTML that shows it, `visible` and with no markup in it.
+
+    >>> html_text("<b>\x1b")
+    '&lt;b&gt;␛'
+    """
+    return html.escape(visible(text))
 
 
 def _picture(character: str) -> str:

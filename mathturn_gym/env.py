@@ -141,7 +141,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         stop_on_success: End at the first right answer.
         feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
             agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
-        verifier: None for the built-in `Verifier()`, another `Verifier`, an object with `verify_batch(responses, golds)` or
+        verifier: None for the built-in `Verifier()`; "boxed", "marked" or "lenient" for where it looks for the answer
+            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_batch(responses, golds)` or
             `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
             returns a `Verdict`, a bool or a score in [0, 1]. See `verification.TurnVerifier`.
         reward_scaling: See `rewards.turn_reward`.

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 from weakref import WeakValueDictionary
 
 from mathturn_gym._calls import check_takes, name_of, place_of, positional_parameters
-from mathturn_gym.errors import InvalidValueError, MathTurnError, UserFunctionError
+from mathturn_gym.errors import InvalidValueError, MathTurnError, UserFunctionError, raise_unknown_name
 from mathturn_gym.types import Gold, Status, TurnContext, Verdict
-from mathturn_gym.verifier import Verifier
+from mathturn_gym.verifier import ExtractionPolicy, Verifier
 
 __all__ = ["BatchVerifier", "TurnVerifier", "VerifierLike", "get_verifier"]
 
@@ -51,7 +51,9 @@ Answer: TypeAlias = Verdict | bool | float
 VerifierFunction: TypeAlias = (
     "Callable[[str, Gold], Answer | Awaitable[Answer]] | Callable[[TurnContext], Answer | Awaitable[Answer]]"
 )
-VerifierLike: TypeAlias = "Verifier | BatchVerifier | _SingleVerifier | VerifierFunction | TurnVerifier | None"
+VerifierLike: TypeAlias = (
+    "Verifier | BatchVerifier | _SingleVerifier | VerifierFunction | TurnVerifier | ExtractionPolicy | None"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,18 +288,21 @@ _KNOWN: WeakValueDictionary[int, TurnVerifier] = WeakValueDictionary()
 
 
 def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
-    """What a user gives, as a `TurnVerifier`; the same one for the same verifier (None: `Verifier()` with its defaults).
+    """What a user gives, as a `TurnVerifier`; the same one for the same verifier.
+
+    Args:
+        verifier: See `TurnVerifier`; or `"boxed"`, `"marked"` or `"lenient"`: `Verifier(extract=…)`. None is `Verifier()`.
 
     Raises:
         InvalidValueError: it can verify nothing, or cannot be called.
 
-    >>> get_verifier() is get_verifier(None)
+    >>> get_verifier() is get_verifier("marked")
     True
     """
     if isinstance(verifier, TurnVerifier):
         return verifier
-    if verifier is None:
-        return _default_verifier()
+    if verifier is None or isinstance(verifier, str):
+        return _named_verifier("marked" if verifier is None else verifier)
     # A `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
     known = _KNOWN.get(id(verifier))
     if known is None:
@@ -306,9 +311,11 @@ def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
 
 
 @functools.cache
-def _default_verifier() -> TurnVerifier:
+def _named_verifier(name: Any) -> TurnVerifier:
     """One for all environments of a process: they share its workers and its cache."""
-    return TurnVerifier(Verifier())
+    if name not in get_args(ExtractionPolicy):
+        raise_unknown_name("verifier", name, (*get_args(ExtractionPolicy), "module:name"))
+    return TurnVerifier(Verifier(extract=name))
 
 
 def _form_of(function: Callable[..., Any]) -> Literal["pair", "context"]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,3 +49,29 @@ def smollm2() -> Path:
     if not (folder / "config.json").is_file():
         pytest.skip("SmolLM2 is not here: `make smollm` fetches it, `make test-llm` runs the tests that need it")
     return folder
+
+
+def find_chromium() -> str | None:
+    """The browser: the one that MATHTURN_CHROMIUM names, or chromium on the path."""
+    return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium, driven by Playwright; both are needed.
+
+    Playwright's synchronous interface leaves an event loop marked as running in this thread for as long as it is open,
+    and `asyncio.run` refuses to start beside one. So it is closed with the module that uses it.
+    """
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip("no chromium on the path (Debian: apt-get install chromium; or set MATHTURN_CHROMIUM)")
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+        " --disable-component-update --disable-sync"
+    )
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=flags.split())
+        yield chromium
+        chromium.close()

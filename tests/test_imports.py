@@ -28,12 +28,25 @@ LAYERS = (
         "_import_paths",
         "_lazy",
         "_named_models",
+        "_pages",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},
     {"vector", "config"},
     {"rollout"},
-    {"decoding", "wrappers", "baselines", "tasks", "areal", "view", "cli", "integrations", "serve", "testing"},
+    {
+        "decoding",
+        "wrappers",
+        "baselines",
+        "tasks",
+        "areal",
+        "view",
+        "cli",
+        "integrations",
+        "serve",
+        "testing",
+        "__main__",
+    },
 )
 ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
 """Made of types alone (and of one another, `returns` and the library they are for)."""

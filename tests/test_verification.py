@@ -33,6 +33,15 @@ def statuses(verifier: Any, *responses: str) -> list[Status]:
     return [verdict.status for verdict in TurnVerifier(verifier).verify_turns(turns(*responses))]
 
 
+@pytest.mark.parametrize(
+    ("name", "found"), [("boxed", [False, True]), ("marked", [False, True]), ("lenient", [True] * 2)]
+)
+def test_where_answers_are_looked_for_has_names(name: Any, found: list[bool]) -> None:
+    said = turns("It is 4.", r"It is \boxed{4}.")
+    assert [verdict.correct for verdict in get_verifier(name).verify_turns(said)] == found
+    assert get_verifier(name) is get_verifier(name), "environments share its workers"
+
+
 def pair(response: str, gold: Any) -> bool:
     return response in gold
 
@@ -138,7 +147,8 @@ def test_an_object_with_verify_batch_gets_all_turns_at_once() -> None:
     ("verifier", "message"),
     [
         (3, "verifier must be None, an object with verify_batch"),
-        ("equivalent", "verifier must be None, an object with verify_batch"),
+        ("linient", "unknown verifier 'linient': did you mean 'lenient'"),
+        ("equivalent", "unknown verifier .equivalent. .allowed: boxed, lenient, marked, module:name"),
         (object(), "verifier must be None, an object with verify_batch"),
         (lambda: True, r"verifier is called as f\(context\), which .*<lambda>.* does not take"),
         (lambda a, b, c: True, r"verifier is called as f\(response, gold\), which .*<lambda>.* does not take.*'c'"),

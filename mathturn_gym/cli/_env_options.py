@@ -29,7 +29,7 @@ _CALLABLE: Final = "or my_module:name of your own"
 
 OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "id": (str, "Environment id.", ("--env",)),
-    "problems": (str, PROBLEMS_HELP, ()),
+    "problems": (str, PROBLEMS_HELP, ("--problems", "--data")),
     "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
     "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
     "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
@@ -40,7 +40,7 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "max_context_tokens": (int, "Budget for the whole context, in tokens.", ()),
     "stop_on_success": (bool, "End an episode at its first right answer.", ()),
     "feedback": (str, f"Feedback mode, {_CALLABLE}.", ()),
-    "verifier": (str, "my_module:name of a verifier of your own.", ()),
+    "verifier": (str, f"Where answers are looked for: boxed, marked or lenient; {_CALLABLE}.", ()),
     "reward_scaling": (float, "What rewards are multiplied with.", ()),
     "reward_bias": (float, "What is taken off rewards.", ()),
     "reward_terms": (
@@ -49,6 +49,9 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
         ("--reward-term",),
     ),
     "system_prompt": (str, "Text of a system message.", ()),
+    "prompt_template": (str, "What the first message says, with {problem} where the problem's text goes.", ()),
+    "chat_template_kwargs": (str, """Variables of the chat template as JSON: '{"enable_thinking": false}'.""", ()),
+    "history": (str, "What later turns see of earlier ones: keep, strip-thinking or template.", ()),
 }
 """Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
 
@@ -118,7 +121,19 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
         given["fields"] = fields
     if "reward_terms" in given:
         given["reward_terms"] = dict(map(_term, given["reward_terms"]))
+    if "chat_template_kwargs" in given:
+        given["chat_template_kwargs"] = _json_object("--chat-template-kwargs", given["chat_template_kwargs"])
     return given
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidValueError(f"""{option} must be a JSON object, as '{{"enable_thinking": false}}', got {text!r}""")
+    return found
 
 
 def _term(text: str) -> tuple[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mathturn_gym._import_paths import is_import_path
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError
 
@@ -26,12 +28,14 @@ class Start:
         policy: What `load_policy` is given.
         env: Environment and splits.
         classic: It is a run of stable-baselines3.
+        samples: Episodes per problem.
     """
 
     name: str
     policy: PolicyConfig
     env: EnvConfig
     classic: bool = False
+    samples: int = 1
 
     def load(self, **changes: Any) -> Any:
         """The policy, ready to play.
@@ -80,9 +84,12 @@ def start_of(policy: str | None, task: str | None, *, max_completion_tokens: int
     if task is not None:
         from mathturn_gym.tasks import load_task
 
-        config = load_task(task).config()
-        own = config.policy if policy is None else PolicyConfig(policy)
-        return Start(policy or f"task {task}", own, config.env)
+        found = load_task(task)
+        own = found.policy if policy is None else PolicyConfig(policy)
+        if own.model != "random" and not is_import_path(own.model):  # those sample as they will
+            # How a task samples is part of it: a run's own temperature is not what others were measured at.
+            own = dataclasses.replace(own, **found.sampling)
+        return Start(policy or f"task {task}", own, found.env, samples=found.samples)
     name = "builtin" if policy is None else policy
     if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
         from mathturn_gym.baselines._run_folder import read_config

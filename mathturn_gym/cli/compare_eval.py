@@ -87,9 +87,18 @@ def _difference(found: Estimate) -> str:
 
 
 def _table(found: Comparison, names: list[str], a: str, b: str) -> Table:
+    from rich import box
+
+    from mathturn_gym.cli.report import plain_text
+
     title = f"a = {a}, b = {b}: {found.problems} problems in common"
     table = Table(
-        title=title, title_justify="left", caption="p: paired permutation test, not corrected for the number of figures"
+        title=plain_text(title, "bold"),  # type: ignore[arg-type]  # a text is one, whatever paths are called
+        title_justify="left",
+        caption="p: paired permutation test, not corrected for the number of figures",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     for column in ("figure", "a", "b", f"b - a [{found.confidence:.0%} interval]", "p"):
         table.add_column(column, justify="left" if column == "figure" else "right")

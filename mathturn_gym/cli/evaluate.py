@@ -18,11 +18,11 @@ from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.config import EnvConfig
-    from mathturn_gym.metrics import Report
+    from mathturn_gym.metrics import Estimate, Report
     from mathturn_gym.problems import ProblemSource
     from mathturn_gym.types import Episode
 
-__all__ = ["evaluate", "missing_ranges", "play_and_keep"]
+__all__ = ["evaluate", "looks_for_marks", "missing_ranges", "play_and_keep"]
 
 _PROBLEMS: Final = 512
 
@@ -32,7 +32,11 @@ def evaluate(
     env: EnvOptions,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_NAMES}. By default the task's, else builtin.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="Environment, problems and policy of a task, or of its file.")
+        str | None,
+        typer.Option(
+            help="gsm8k, math500, aime24, aime25, amc23, olympiadbench, families, lins …, or a TOML file: problems,"
+            " prompt, budgets, sampling and policy of a task."
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, validation, test or all; test by default, and all of a file.")
@@ -40,10 +44,13 @@ def evaluate(
     episodes: Annotated[
         int | None, typer.Option(help="Episodes; by default every problem of a file once, or 512 of a generator.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Episodes per problem (pass@k and the like need several).")] = 1,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Episodes per problem (pass@k and the like need several); the task's by default, else 1."),
+    ] = None,
     num_envs: Annotated[int, typer.Option(help="Episodes played at once.")] = 64,
     temperature: Annotated[
-        float | None, typer.Option(help="Of sampling; 0 is greedy. By default a run's own, else 1.")
+        float | None, typer.Option(help="Of sampling; 0 is greedy. By default the task's, or a run's own, else 1.")
     ] = None,
     grammar: Annotated[
         str | None, typer.Option(help="boxed-integer masks all other answers, none masks none; a run's own by default.")
@@ -51,7 +58,9 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default what there is.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …; by default the checkpoint's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides problems and samples.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for report.json and episodes.jsonl.")] = Path("runs/eval"),
+    out: Annotated[Path, typer.Option(help="Folder for report.html, report.json and episodes.jsonl.")] = Path(
+        "runs/eval"
+    ),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted evaluation in the folder.")
     ] = False,
@@ -64,19 +73,24 @@ def evaluate(
     ends, so Ctrl-C loses nothing: `--resume` plays the rest, and the report is the one that an uninterrupted evaluation
     would have given.
 
+    Where more than 5 % of the turns are cut off, or have no answer, it says so and what to change. Accuracy is given for
+    marked answers, and for those as well that stand unmarked at the end of a text.
+
     Examples: `mathturn eval`, `mathturn eval --policy runs/demo --samples 4`, `mathturn eval --task add1`,
-    `mathturn eval --policy Qwen/Qwen2.5-0.5B-Instruct --problems gsm8k_test.jsonl --max-completion-tokens 512`.
+    `mathturn eval --task gsm8k --policy Qwen/Qwen2.5-0.5B-Instruct`, and offline
+    `mathturn eval --task gsm8k --policy smollm2 --data gsm8k_test.jsonl`.
     """
     check_counts(episodes=episodes, samples=samples, num_envs=num_envs, seed=seed)
     console, start = Console(), start_of(policy, task, max_completion_tokens=64)
     config = env.config(start.env)
     source = problems_of(config, split, named="problems" in env.given)
+    samples = start.samples if samples is None else samples
     total = episodes if episodes is not None else samples * (source.size or _PROBLEMS)
     sampling = {"temperature": temperature, "grammar": grammar, "dtype": dtype}
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
         "weights": start.fingerprint(),
-        **sampling,
+        **{name: getattr(start.policy, name) if value is None else value for name, value in sampling.items()},
         "env": config.to_json(),
         "split": source.split,
         "episodes": total,
@@ -98,7 +112,7 @@ def evaluate(
         )
     finally:
         played.close()
-    _report(console, folder, done, settings, title=_title(start, config, source))
+    _report(console, folder, done, settings, config, title=_title(start, config, source))
 
 
 def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
@@ -175,7 +189,8 @@ class _Folder:
             raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
         if self.episodes_path.exists() and overwrite:
             self.episodes_path.unlink()
-            (path / "report.json").unlink(missing_ok=True)
+            for name in ("report.json", "report.html"):
+                (path / name).unlink(missing_ok=True)
         elif self.episodes_path.exists() and not resume:
             raise InvalidValueError(
                 f"out {str(path)!r} holds an evaluation already: --resume goes on with it, --overwrite deletes it,"
@@ -203,16 +218,55 @@ class _Folder:
 
 
 def _report(
-    console: Console, folder: _Folder, episodes: Sequence[Episode], settings: dict[str, Any], title: str
-) -> Report:
-    from mathturn_gym.cli.report import report_table
-    from mathturn_gym.metrics import summarize
+    console: Console,
+    folder: _Folder,
+    episodes: Sequence[Episode],
+    settings: dict[str, Any],
+    config: EnvConfig,
+    title: str,
+) -> None:
+    from mathturn_gym.cli._advice import advice
+    from mathturn_gym.cli.report import plain_text, report_tables
+    from mathturn_gym.metrics import read_leniently, summarize
+    from mathturn_gym.view import write_report
 
     report = summarize(episodes)
-    write_json(folder.path / "report.json", {"settings": settings, **report.to_dict()})
-    console.print(report_table(report, title))
-    console.print(
-        f"report: {folder.path / 'report.json'}   episodes: {folder.episodes_path}", markup=False, soft_wrap=True
+    again = read_leniently(episodes) if looks_for_marks(config) else None
+    lenient = {} if again is None else _accuracies(summarize(again, by=()))
+    warnings = advice(episodes, again, config)
+    write_json(
+        folder.path / "report.json",
+        {
+            "settings": settings,
+            **report.to_dict(),
+            "lenient": {name: figure.to_dict() for name, figure in lenient.items()},
+            "warnings": warnings,
+        },
     )
-    console.print(f"to read them: {command_line('view', folder.path)}", markup=False, highlight=False, soft_wrap=True)
-    return report
+    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings)
+    console.print(report_tables(report, title))
+    for name, figure in lenient.items():
+        console.print(f"{name} with unmarked answers too: {figure}", markup=False, highlight=False)
+    for warning in warnings:
+        console.print(plain_text(f"warning: {warning}", "yellow"))
+    for words in (
+        f"page: {page}",
+        f"figures: {folder.path / 'report.json'}",
+        f"episodes: {folder.episodes_path}",
+        f"to read them: {command_line('view', folder.path)}",
+    ):
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def looks_for_marks(config: EnvConfig) -> bool:
+    """True where the verifier is the built-in one, reading marked answers alone."""
+    from mathturn_gym.verifier import Verifier
+
+    verifier = config.value("verifier")
+    if isinstance(verifier, Verifier):
+        return verifier.extract != "lenient"
+    return verifier in (None, "boxed", "marked")
+
+
+def _accuracies(report: Report) -> dict[str, Estimate]:
+    return {name: figure for name, figure in report.figures.items() if name.startswith("acc@")}

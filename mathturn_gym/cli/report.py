@@ -1,48 +1,93 @@
-"""Figures as tables in the terminal."""
+"""Figures as tables in the terminal, in 80 columns, whatever the names of families and files say."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mathturn_gym._text import visible
 from mathturn_gym.metrics import MEANING, Estimate, Report
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["comparison_table", "report_table"]
+__all__ = ["comparison_table", "plain_text", "report_tables"]
+
+_MOST_PARTS: Final = 40
 
 
-def report_table(report: Report, title: str = "Evaluation") -> Table:
-    """A report as a table: one row per figure, one column overall and one per part.
+def plain_text(text: str, style: str = "") -> RenderableType:
+    """A text that somebody else wrote: no markup is read in it, and nothing in it moves the cursor.
+
+    Args:
+        text: The text.
+        style: Of all of it.
+    """
+    from rich.text import Text
+
+    return Text(visible(text), style=style)
+
+
+def report_tables(report: Report, title: str = "Evaluation") -> RenderableType:
+    """A report: every figure with its interval by the question that it answers, then a table per metadata key.
 
     Args:
         report: From `metrics.summarize`.
-        title: Above the table.
+        title: Above the tables.
     """
-    from rich.table import Table
+    from rich.console import Group
 
-    parts = [(f"{key} {value}", part) for key, values in report.by.items() for value, part in values.items()]
-    table = Table(title=title, caption=_caption(report), title_justify="left", caption_justify="left")
-    table.add_column("figure")
-    table.add_column(f"all [{report.confidence:.0%} interval]", justify="right")
-    for name, _ in parts:
-        table.add_column(name, justify="right")
-    for name, figure in report.figures.items():
-        if figure.value is None:
-            continue
-        values = [part.figures[name].value if name in part.figures else None for _, part in parts]
-        table.add_row(name, _cell(figure), *("-" if value is None else _number(value) for value in values))
+    parts: list[RenderableType] = [plain_text(title, "bold"), _figures(report)]
+    parts += [_parts_table(key, values) for key, values in report.by.items()]
+    return Group(*parts, plain_text(_caption(report), "dim"))
+
+
+def _figures(report: Report) -> Table:
+    table = _table("figure", "value", f"{report.confidence:.0%} interval")
+    for question, names in report.by_question().items():
+        if table.row_count:
+            table.add_row()
+        table.add_row(plain_text(question, "cyan"))
+        for name in names:
+            table.add_row(f"  {name}", _value(report[name]), _interval(report[name]))
     return table
 
 
-def _cell(figure: Estimate) -> str:
-    value, low, high = figure.value, figure.low, figure.high
-    if value is None:
-        return "-"
-    if low is None or high is None:
-        return _number(value)
-    return f"{_number(value)} [dim]\\[{_number(low)}, {_number(high)}][/dim]"
+def _parts_table(key: str, parts: Mapping[str, Report]) -> Table:
+    """A row per value; the names of families fold where they are too long."""
+    turns = max(part.turns for part in parts.values())
+    names = list(dict.fromkeys(("acc@1", f"acc@{turns}")))
+    table = _table(key, "episodes", *names)
+    for value, part in list(parts.items())[:_MOST_PARTS]:
+        own = (part.figures.get(name) or part.figures.get(f"acc@{part.turns}") for name in names)
+        table.add_row(
+            plain_text(value), f"{part.episodes:,}", *("-" if one is None else plain_text(str(one)) for one in own)
+        )
+    if len(parts) > _MOST_PARTS:
+        table.caption = plain_text(f"and {len(parts) - _MOST_PARTS} more: they are in the report's files")  # type: ignore[assignment]
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.add_column(plain_text(first), overflow="fold")
+    for column in columns:
+        table.add_column(plain_text(column), justify="right", no_wrap=True)
+    return table
+
+
+def _value(figure: Estimate) -> str:
+    return "-" if figure.value is None else _number(figure.value)
+
+
+def _interval(figure: Estimate) -> RenderableType:
+    if figure.low is None or figure.high is None:
+        return ""
+    return plain_text(f"[{_number(figure.low)}, {_number(figure.high)}]", "dim")
 
 
 def _number(value: float) -> str:
@@ -50,12 +95,12 @@ def _number(value: float) -> str:
 
 
 def _caption(report: Report) -> str:
-    stops = ", ".join(f"{name} {count}" for name, count in sorted(report.stop_reasons.items()))
-    verdicts = ", ".join(f"{name} {count}" for name, count in sorted(report.verdicts.items()))
-    return f"{report.episodes} episodes on {report.problems} problems; ended: {stops}; turns: {verdicts}"
+    stops = ", ".join(f"{name} {count:,}" for name, count in sorted(report.stop_reasons.items()))
+    verdicts = ", ".join(f"{name} {count:,}" for name, count in sorted(report.verdicts.items()))
+    return f"{report.episodes:,} episodes on {report.problems:,} problems; ended: {stops}; turns: {verdicts}"
 
 
-def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title: str) -> Table:
+def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title: str) -> RenderableType:
     """Several reports side by side: one row per figure, one column per report.
 
     Args:
@@ -63,17 +108,14 @@ def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title:
         names: The figures to show, in order.
         title: Above the table.
     """
-    from rich.table import Table
+    from rich.console import Group
 
-    meanings = dict.fromkeys(_meaning(name) for name in names)
-    table = Table(title=title, caption="\n".join(meanings), title_justify="left", caption_justify="left")
-    table.add_column("figure", no_wrap=True)
-    for heading in reports:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _table("figure", *reports)
     for name in names:
-        cells = (report.figures[name] for report in reports.values())
-        table.add_row(name, *("-" if f.value is None else _cell(f) for f in cells))
-    return table
+        figures = [report.figures[name] for report in reports.values()]
+        table.add_row(name, *(plain_text(f"{_value(one)} {_interval(one)}".strip()) for one in figures))
+    meanings = dict.fromkeys(_meaning(name) for name in names)
+    return Group(plain_text(title, "bold"), table, *(plain_text(meaning, "dim") for meaning in meanings))
 
 
 def _meaning(name: str) -> str:

@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
+from mathturn_gym.metrics._lenient import read_leniently
 from mathturn_gym.metrics._samples import majority_at_k, pass_at_k
 from mathturn_gym.metrics.compare import Comparison, Difference, compare
-from mathturn_gym.metrics.figures import MEANING
+from mathturn_gym.metrics.figures import MEANING, QUESTIONS
 from mathturn_gym.metrics.intervals import Estimate
 from mathturn_gym.metrics.report import Report, summarize
 
 __all__ = [
     "MEANING",
+    "QUESTIONS",
     "Comparison",
     "Difference",
     "Estimate",
@@ -21,5 +23,6 @@ __all__ = [
     "compare",
     "majority_at_k",
     "pass_at_k",
+    "read_leniently",
     "summarize",
 ]

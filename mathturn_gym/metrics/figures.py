@@ -16,6 +16,7 @@ from mathturn_gym.verifier import answer_key
 
 __all__ = [
     "MEANING",
+    "QUESTIONS",
     "Column",
     "Counts",
     "EpisodeFacts",
@@ -52,6 +53,30 @@ MEANING: Final[dict[str, str]] = {
     "retry_gain@k": "acc@k minus pass@k: what k turns win over k independent first turns",
 }
 """Every figure in words; `@k` stands for `@1`, `@2` and so on."""
+
+QUESTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "How often is it right?": ("acc@k", "right@k", "right_if_answered"),
+    "Does it use the feedback?": (
+        "corrected",
+        "delta_1_2",
+        "wrong_to_right",
+        "right_to_wrong",
+        "repeated_answer",
+        "distinct_answers",
+    ),
+    "Are turns worth more than fresh starts?": ("pass@k", "majority@k", "retry_gain@k"),
+    "What does it earn, and what does it cost?": (
+        "return",
+        "turns",
+        "turns_to_success",
+        "tokens",
+        "tokens_to_success",
+        "tokens_per_solved",
+    ),
+    "What goes wrong?": ("no_answer", "undecided", "verifier_errors", "cut_off"),
+    "Is it silent where it does not know?": ("siblings_if_answered", "siblings_if_silent"),
+}
+"""The figures by the question that they answer: how reports are ordered."""
 
 
 RATE: Final[Bounds] = (0.0, 1.0)

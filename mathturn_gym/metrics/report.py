@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mathturn_gym.metrics.figures import count_by_problem, facts
+from mathturn_gym.metrics.figures import QUESTIONS, count_by_problem, facts
 from mathturn_gym.metrics.intervals import Estimate, check_confidence, ratio_estimate
 from mathturn_gym.types import Episode
 
@@ -41,6 +42,19 @@ class Report:
     def __getitem__(self, name: str) -> Estimate:
         """The figure `name`."""
         return self.figures[name]
+
+    def by_question(self) -> dict[str, list[str]]:
+        """The names of the figures that have a value, by the question that they answer (`metrics.QUESTIONS`).
+
+        >>> summarize([]).by_question()
+        {}
+        """
+        known = [name for name, figure in self.figures.items() if figure.value is not None]
+        names = {
+            question: [name for stem in stems for name in known if stem == re.sub("@.*", "@k", name)]
+            for question, stems in QUESTIONS.items()
+        }
+        return {question: found for question, found in names.items() if found}
 
     def _repr_html_(self) -> str:
         from mathturn_gym._notebook import report_html
@@ -103,11 +117,21 @@ def summarize(
         stop_reasons=dict(Counter("none" if e.stop_reason is None else e.stop_reason.value for e in episodes)),
         verdicts=dict(Counter(status.value for fact in known for status in fact.statuses)),
         by={
-            key: {value: summarize(part, confidence=confidence, by=()) for value, part in sorted(parts.items())}
+            key: {
+                value: summarize(part, confidence=confidence, by=())
+                for value, part in sorted(parts.items(), key=_in_order)
+            }
             for key, parts in ((key, _parts(episodes, key)) for key in by)
             if len(parts) > 1
         },
     )
+
+
+def _in_order(part: tuple[str, Any]) -> tuple[bool, float, str]:
+    """Numbers by their size, before all other values."""
+    value = part[0]
+    number = value.removeprefix("-").isdecimal()
+    return not number, float(value) if number else 0.0, value
 
 
 def _parts(episodes: Sequence[Episode], key: str) -> dict[str, list[Episode]]:

@@ -56,7 +56,8 @@ def from_hub(name: str, fields: Mapping[str, str] | None, skip_bad_rows: bool) -
         loaded = library.load_dataset(path, config, split=wanted)
     except Exception as error:  # the library raises whatever its back ends raise
         raise ProblemFileError(
-            f"data set {path!r} (config {config}, split {split}) cannot be loaded: {error}"
+            f"data set {path!r} (config {config}, split {split}) cannot be loaded: {error}; without a network, name a"
+            " file with its rows instead (--data FILE)"
         ) from error
     source = from_loaded(loaded, Path(path).name, fields, skip_bad_rows, None if wanted is None else split)
     return source.part("all") if split == "all" else source

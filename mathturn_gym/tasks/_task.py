@@ -16,7 +16,7 @@ from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
 from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import PolicyConfig
-from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 
 __all__ = ["Task", "load_task", "task_names"]
 
@@ -24,7 +24,8 @@ _FOLDER: Final = Path(str(files("mathturn_gym.tasks")))
 _LOG = logging.getLogger(__name__)
 _TUNED: Final = ("entropy_weight", "critic_learning_rate")
 _FIGURE: Final = re.compile(r"acc@[1-9]\d*")
-_TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation")
+_TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")
 _KEYS: Final = ("about", "algorithm", "algorithms", "scale", "threads", "save_every", "keep", *_TABLES)
 
 
@@ -39,6 +40,8 @@ class Task:
         algorithm: Name of the algorithm that runs where none is named.
         tables: Of a run, by the part's name, as in the file; and fields of the run itself.
         algorithms: By name of the algorithm (or "classic", for all of that kind), what was tuned for it.
+        sampling: How an evaluation samples, whatever the policy: fields of `PolicyConfig`.
+        samples: Episodes per problem of an evaluation.
         scale: By figure ("acc@1"), what blind guessing reaches and what the best policy can: comparisons over several
             tasks put the one at 0 and the other at 1.
     """
@@ -49,6 +52,8 @@ class Task:
     algorithm: str
     tables: Mapping[str, Any]
     algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    samples: int = 1
     scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
@@ -56,6 +61,17 @@ class Task:
         """Environment and splits."""
         env: EnvConfig = part_from_json("env", self.tables["env"])
         return env
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """The policy that is played and trained where none is named."""
+        policy: PolicyConfig = part_from_json("policy", self.tables.get("policy", {}))
+        return policy
+
+    @property
+    def trains(self) -> bool:
+        """True where the file has a budget; else it is for evaluations, and training needs one."""
+        return "budget" in self.tables
 
     def config(
         self,
@@ -73,11 +89,16 @@ class Task:
             budget: Fields of `Budget`, in place of the file's budget.
 
         Raises:
-            InvalidValueError: an unknown name or setting (the nearest is suggested), or a value outside its range.
+            InvalidValueError: an unknown name or setting (the nearest is suggested), a value outside its range, or no
+                budget, neither in the file nor here.
 
         >>> load_task("lins").config("grpo", {"clip": 0.1}, budget={"tokens": 1000}).algorithm
         GRPO(entropy_weight=0.005, kl_weight=0.0, group_size=2, discount=1.0, clip=0.1)
         """
+        if budget is None and not self.trains:
+            raise InvalidValueError(
+                f"task {self.name!r} is for evaluations, its file has no [budget]: give one to train on it, as --episodes"
+            )
         kind: type[BaseAlgorithm]
         if isinstance(algorithm, BaseAlgorithm):
             kind = type(algorithm)
@@ -146,15 +167,19 @@ def load_task(task: str | Path) -> Task:
     for name in data:
         if name not in _KEYS:
             raise_unknown_name(f"key of task {str(task)!r}", name, _KEYS)
-    for name in ("env", "budget"):
-        if name not in data:
-            raise InvalidValueError(f"task {str(task)!r} lacks the table [{name}]")
+    if "env" not in data:
+        raise InvalidValueError(f"task {str(task)!r} lacks the table [env]")
     for name in _TABLES:
         if not isinstance(data.get(name, {}), dict):
             raise InvalidValueError(f"task {str(task)!r}: {name} must be a table, as [{name}], got {data[name]!r}")
     about, algorithm, algorithms, scale = (
         data.pop(name, None) for name in ("about", "algorithm", "algorithms", "scale")
     )
+    sampling = data.pop("sampling", {})
+    for name in sampling:
+        if name not in _SAMPLING:
+            raise_unknown_name(f"key of [sampling] of task {str(task)!r}", name, _SAMPLING)
+    samples = check_int("sampling.samples", sampling.pop("samples", 1), low=1)
     found = Task(
         name=path.stem,
         path=path,
@@ -162,9 +187,13 @@ def load_task(task: str | Path) -> Task:
         algorithm=str(algorithm or "clipped_reinforce"),
         tables=data,
         algorithms=_tables(task, algorithms or {}),
+        sampling=sampling,
+        samples=samples,
         scale=_scale(task, scale or {}),
     )
-    found.config()  # a mistake in the file is found where the file is loaded
+    # A mistake in the file is found where the file is loaded.
+    PolicyConfig(**sampling)
+    found.config(budget=None if found.trains else {"episodes": 1})
     return found
 
 

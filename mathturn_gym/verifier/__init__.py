@@ -10,7 +10,8 @@ Importing it loads neither sympy nor math-verify; symbolic work happens in proce
     literal_value, is_readable    what an answer is, without a gold to compare it with
     Gold                          the type of accepted answers: a text or several
 
-`mathturn_gym.verifier.audit` measures verifiers on labelled cases. Everything whose module begins with `_` is internal.
+`mathturn_gym.verifier.rewards` is the verifier as other trainers call it; `mathturn_gym.verifier.audit` measures verifiers on
+labeled cases. Everything whose module begins with `_` is internal.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier._explain import explain
 from mathturn_gym.verifier._verifier import Gold, Verifier
 from mathturn_gym.verifier.reading._answers import answer_key, is_readable
-from mathturn_gym.verifier.reading._extraction import Extraction, extract
+from mathturn_gym.verifier.reading._extraction import Extraction, ExtractionPolicy, extract
 from mathturn_gym.verifier.reading._numbers import literal_value
 
 __all__ = [
     "Extraction",
+    "ExtractionPolicy",
     "Gold",
     "Status",
     "Verdict",

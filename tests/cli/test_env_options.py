@@ -66,3 +66,10 @@ def test_columns_and_reward_terms() -> None:
     for args, message in wrong:
         with pytest.raises(InvalidValueError, match=message):
             parsed(*args)
+
+
+def test_variables_of_the_chat_template_are_json() -> None:
+    given = parsed("--chat-template-kwargs", '{"enable_thinking": false}', "--history", "template").given
+    assert given == {"chat_template_kwargs": {"enable_thinking": False}, "history": "template"}
+    with pytest.raises(InvalidValueError, match="--chat-template-kwargs must be a JSON object"):
+        parsed("--chat-template-kwargs", "enable_thinking=false")

@@ -40,6 +40,9 @@ def test_report_and_episodes(tmp_path: Path) -> None:
     assert sorted(e.index for e in episodes) == list(range(40))
     accuracy = sum(bool(e.verdicts[0].correct) for e in episodes) / 40
     assert report["figures"]["acc@1"]["value"] == pytest.approx(accuracy)
+    page = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    assert "builtin on lins" in page
+    assert f"{report['figures']['acc@1']['value']:.3f}" in page
 
 
 def test_an_interrupted_evaluation_resumes_to_the_same_report(tmp_path: Path) -> None:

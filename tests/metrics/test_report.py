@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mathturn_gym.cli.report import report_table
+from mathturn_gym.cli.report import report_tables
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.metrics import MEANING, Estimate, summarize
 from mathturn_gym.types import Episode, Status, StopReason, Verdict
@@ -120,7 +120,7 @@ def test_turns_whose_verifier_raised_are_counted() -> None:
     assert math.isclose(value("verifier_errors", found), 2 / 5)
     assert math.isclose(value("undecided", found), 3 / 5)
     shown = Console(file=io.StringIO(), width=200)
-    shown.print(report_table(summarize(found)))
+    shown.print(report_tables(summarize(found)))
     assert "verifier_errors" in shown.file.getvalue()  # type: ignore[attr-defined]
 
 

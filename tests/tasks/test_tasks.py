@@ -19,12 +19,26 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+BENCHMARKS = {"aime24", "aime25", "amc23", "families", "gsm8k", "math500", "olympiadbench"}
+CHAT = {"smol-add1", "smol-add2", "smol-lins"}
+"""Tasks of a real chat model, which the classic algorithms, with networks of their own, cannot train."""
+OWN = sorted(set(task_names()) - BENCHMARKS - CHAT)
+"""Tasks to train on, whose problems are made here."""
+
+
 def test_the_packages_tasks() -> None:
-    assert {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
+    assert BENCHMARKS | CHAT | {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
     for name in task_names():
         task = load_task(name)
         assert task.about
-        assert task.config().task == task.name == name
+        assert task.config(budget={"episodes": 1}).task == task.name == name
+
+
+def test_a_task_without_a_budget_is_for_evaluations() -> None:
+    assert load_task("gsm8k").trains
+    assert not load_task("aime24").trains
+    with pytest.raises(InvalidValueError, match=r"task 'aime24' is for evaluations, its file has no \[budget\]"):
+        load_task("aime24").config()
 
 
 def test_scales_say_what_blind_guessing_reaches() -> None:
@@ -39,11 +53,19 @@ ON_POLICY = {"minibatches": 1, "epochs": 1}
 
 
 @pytest.mark.parametrize("algorithm", sorted(registered()))
-@pytest.mark.parametrize("task", task_names())
+@pytest.mark.parametrize("task", OWN)
 def test_every_algorithm_runs_on_every_task(algorithm: str, task: str) -> None:
     config = load_task(task).config(algorithm)
     assert config.algorithm.name == algorithm
     assert config.env.problems("test") is not None
+
+
+@pytest.mark.parametrize("task", sorted(CHAT))
+def test_every_algorithm_of_language_models_trains_a_chat_model(task: str) -> None:
+    for name, kind in registered().items():
+        if kind.kind == "language model":
+            config = load_task(task).config(name)
+            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", "lenient")
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:
@@ -79,7 +101,9 @@ def test_a_file_of_ones_own_is_a_copy_that_was_changed(tmp_path: Path) -> None:
     [
         ("[env", "is no TOML"),
         ("[budget]\ntokens = 1", r"lacks the table \[env\]"),
-        ("[env]\nproblems = 'lins'", r"lacks the table \[budget\]"),
+        ("[env]\n[sampling]\ntemprature = 1", "did you mean 'temperature'"),
+        ("[env]\n[sampling]\nsamples = 0", "sampling.samples must be"),
+        ("[env]\n[sampling]\ntop_p = 0.0", "top_p must be in"),
         ("[env]\n[budget]\ntokens = 1\n[optimisation]\nepochs = 1", "did you mean 'optimization'"),
         ("[env]\nnum_turn = 1\n[budget]\ntokens = 1", "did you mean 'num_turns'"),
         ("[env]\n[budget]\ntoken = 1", "did you mean 'tokens'"),

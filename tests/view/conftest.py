@@ -1,10 +1,9 @@
-"""Episodes worth looking at, hostile ones, and a browser to look with."""
+"""Episodes worth looking at, and hostile ones."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,32 +124,6 @@ def _hostile(number: int, text: str) -> Episode:
         group=text[:20],
         token_values={text[:20]: np.ones(len(base.ids), np.float32)},
     )
-
-
-def find_chromium() -> str | None:
-    """The browser: the one that MATHTURN_CHROMIUM names, or chromium on the path."""
-    return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium, driven by Playwright; both are needed.
-
-    Playwright's synchronous interface leaves an event loop marked as running in this thread for as long as it is open,
-    and `asyncio.run` refuses to start beside one. So it is closed with the module that uses it.
-    """
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser: pip install playwright")
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip("no chromium on the path (Debian: apt-get install chromium; or set MATHTURN_CHROMIUM)")
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-        " --disable-component-update --disable-sync"
-    )
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=flags.split())
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="session")

@@ -140,7 +140,7 @@ def prompt_name(prompt: Sequence[Message], prompt_ids: Any) -> str:
     """A name for a problem that has none: the same for equal prompts.
 
     >>> prompt_name([Message("user", "1+1?")], None)
-    'prompt 6f1d5e7a'
+    'prompt d08a0ea4'
     """
     said = [[message.role, message.text] for message in prompt] or prompt_ids
     return f"prompt {hashlib.sha256(json.dumps(said).encode()).hexdigest()[:8]}"
