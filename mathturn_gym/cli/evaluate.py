@@ -243,10 +243,12 @@ def _report(
             "warnings": warnings,
         },
     )
-    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings)
+    unmarked = [f"{name} with unmarked answers too: {figure}" for name, figure in lenient.items()]
+    notes = [*warnings, *unmarked]
+    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings, notes=notes)
     console.print(report_tables(report, title))
-    for name, figure in lenient.items():
-        console.print(f"{name} with unmarked answers too: {figure}", markup=False, highlight=False)
+    for line in unmarked:
+        console.print(line, markup=False, highlight=False)
     for warning in warnings:
         console.print(plain_text(f"warning: {warning}", "yellow"))
     for words in (
