@@ -1,7 +1,9 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make docs   the documentation site, into build/docs/html; a broken link or reference fails it
 # make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make demo-llm  a real chat model (SmolLM2-135M) learns to do sums: fetch, evaluate, train, compare
 # make test-llm    the tests that need that model
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
@@ -19,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint docs clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -32,6 +34,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs build/docs/html
 
 test-view: $(VENV)/.dev
 	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
@@ -50,6 +55,9 @@ test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
 smollm: $(VENV)/.demo
 	$(PIP) gguf
 	$(BIN)/mathturn models get smollm2
+
+demo-llm: smollm
+	$(BIN)/mathturn demo smol-add1
 
 test-llm: $(VENV)/.dev smollm
 	$(BIN)/python -m pytest tests/llm
@@ -89,6 +97,10 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,serve,dev]'
 	touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[docs]'
+	touch $@
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.
 .venv-vllm/.ready: constraints-vllm.txt

@@ -15,7 +15,7 @@ from mathturn_gym._text import html_text
 
 __all__ = ["render_report"]
 
-_SORTABLE: Final = 'class="sortable"'
+_SORTABLE: Final = 'class="sortable'
 
 
 def render_report(title: str, body: str) -> str:

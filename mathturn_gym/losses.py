@@ -85,7 +85,7 @@ def token_logprobs(
 
 
 def trained_logprobs(
-    logits: torch.Tensor, batch: PackedBatch, *, temperature: float = 1.0
+    logits: torch.Tensor, batch: PackedBatch, *, temperature: float = 1.0, entropy_graph: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`token_logprobs` of a model that made only the logits that are needed.
 
@@ -93,6 +93,8 @@ def trained_logprobs(
         logits: float (M, V), those that predict the trained ids, in the order of `batch.loss_mask.nonzero()`.
         batch: On the same device.
         temperature: As in `token_logprobs`.
+        entropy_graph: Entropies carry the graph. Where they are only looked at, False saves the backward pass half a
+            dozen walks over (M, V), which at 49,152 ids and more is a good part of an update.
 
     Returns:
         As `token_logprobs`.
@@ -107,8 +109,9 @@ def trained_logprobs(
         raise InvalidValueError(f"logits must be (M, V) for M = {len(row)} trained ids, got {tuple(logits.shape)}")
     scores = torch.log_softmax(logits / temperature, dim=-1)
     chosen = scores.gather(-1, batch.input_ids[row, column, None])[:, 0]
-    # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
-    entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)
+    with torch.set_grad_enabled(entropy_graph and torch.is_grad_enabled()):
+        # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
+        entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)
     blank = torch.zeros(batch.input_ids.shape, dtype=logits.dtype, device=logits.device)
     return blank.index_put((row, column), chosen), blank.index_put((row, column), entropy)
 
@@ -140,7 +143,7 @@ def policy_loss(
 
     * `"policy_gradient"`: -A * p; with a `ratio`, -detach(r) * A * p, the importance-weighted gradient.
     * `"clip"`: -min(r * A, clamp(r, 1 - clip, 1 + clip_high) * A) (Schulman et al. 2017, arXiv:1707.06347). With
-      `dual_clip` c, tokens with A < 0 lose at most c * |A| (Ye et al. 2020, arXiv:1912.09729).
+      `dual_clip` c, tokens with A < 0 lose at most c * abs(A) (Ye et al. 2020, arXiv:1912.09729).
 
     `ratio="sequence"` is GSPO's length-normalized ratio of a whole episode (Zheng et al. 2025, arXiv:2507.18071, in
     its GSPO-token form, so that turns keep advantages of their own); `"turn"` is the same over a turn's completion.

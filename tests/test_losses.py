@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
-from mathturn_gym.losses import interpolated_logprobs, kl_divergence, policy_loss, token_logprobs
+from mathturn_gym.losses import interpolated_logprobs, kl_divergence, policy_loss, token_logprobs, trained_logprobs
 from mathturn_gym.packing import LAYOUTS, PackedBatch, micro_batches, pack
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Episode
@@ -209,6 +209,17 @@ def test_token_logprobs_are_the_shifted_log_softmax() -> None:
         assert entropy[row, column].item() == pytest.approx(expected.item())
     assert not logprobs[~batch.loss_mask].any()
     assert not entropy[~batch.loss_mask].any()
+
+
+def test_an_entropy_that_is_only_looked_at_has_no_graph() -> None:
+    batch = pack([synthetic_episode(0, i, [3, 2], prompt=2, vocab_size=11) for i in range(2)])
+    logits = torch.randn(int(batch.loss_mask.sum()), 11, dtype=torch.float64, requires_grad=True)
+    logprobs, entropy = trained_logprobs(logits, batch, temperature=0.7)
+    again, looked_at = trained_logprobs(logits, batch, temperature=0.7, entropy_graph=False)
+    assert torch.equal(entropy, looked_at)
+    assert torch.equal(logprobs, again)
+    assert again.requires_grad
+    assert not looked_at.requires_grad
 
 
 def test_forbidden_ids_leave_entropy_and_gradient_finite() -> None:

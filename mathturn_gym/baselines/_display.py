@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from mathturn_gym.baselines._pictures import new_figure, plain_label, save_figure
 from mathturn_gym.baselines.settings import RunConfig
 
 __all__ = ["TrainingDisplay", "draw_curve", "sparkline"]
@@ -125,39 +126,44 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BLOCKS[min(len(_BLOCKS) - 1, int(mean * len(_BLOCKS)))] for mean in means)
 
 
-def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path) -> bool:
-    """Draws accuracy over episodes, training thin and validation thick, as a PNG.
+def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, title: str = "") -> bool:
+    """Draws accuracy over episodes, training batches thin and validation thick, as a PNG.
 
     Args:
         history: From `read_metrics`.
         path: File to write.
+        title: Above it: what was trained on what.
 
     Returns:
         False where matplotlib is not installed (which is logged) and nothing was drawn.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+        from matplotlib.ticker import EngFormatter
+
+        figure = new_figure(8.2, 4.4)
     except ImportError:
         _LOG.warning("matplotlib is not installed: no curve.png (pip install 'mathturn-gym[train]')")
         return False
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="episodes", ylabel="solved within k turns", ylim=(0, 1))
-    turns = sorted(
-        {name.removeprefix("validation/") for row in history for name in row if name.startswith("validation/")}
-    )
-    for k, name in enumerate(turns):
-        for part, width, alpha in (("train", 0.8, 0.4), ("validation", 2.2, 1.0)):
+    axes = figure.add_subplot(xlabel="episodes", ylabel="solved within k turns (acc@k)", ylim=(0, 1.02))
+    axes.set_title(plain_label(title), loc="left", fontsize=11)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    names = {name.partition("/")[2] for row in history for name in row if "/acc@" in name}
+    figures = sorted(names, key=lambda name: int(name.removeprefix("acc@")))
+    parts: dict[str, dict[str, Any]] = {"validation": {"linewidth": 2.2}, "train": {"linewidth": 0.8, "alpha": 0.5}}
+    handles = []
+    for part, look in parts.items():
+        for k, name in enumerate(figures):
             points = [(row["episodes"], row[f"{part}/{name}"]) for row in history if f"{part}/{name}" in row]
-            label = f"{name}, validation" if part == "validation" else None
-            axes.plot(
-                [x for x, _ in points], [y for _, y in points], color=f"C{k}", label=label, linewidth=width, alpha=alpha
-            )
+            if points:
+                axes.plot([x for x, _ in points], [y for _, y in points], color=f"C{k % 10}", **look)
+                label = f"{name}, {'training batches' if part == 'train' else part}"
+                handles.append(Line2D([], [], color=f"C{k % 10}", label=label, **look))
     axes.grid(alpha=0.3)
-    if turns:
-        axes.legend(loc="lower right")
-    figure.savefig(str(path), dpi=120)
+    axes.spines[["top", "right"]].set_visible(False)
+    if handles:
+        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    save_figure(figure, Path(path))
     return True
 
 

@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from mathturn_gym.baselines.algorithms._credit import differ
 from mathturn_gym.packing import PackedBatch
 from mathturn_gym.types import Episode
 
-__all__ = ["DryWatch", "carries_signal", "groups_of", "uniform_share"]
+__all__ = ["DryWatch", "carries_signal", "groups_of", "rows_with_signal", "uniform_share"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +37,14 @@ def carries_signal(batch: PackedBatch) -> bool:
         return False
     size = float(batch.returns[mask].abs().max())
     return float(batch.advantages[mask].abs().max()) > _NOTHING * size
+
+
+def rows_with_signal(batch: PackedBatch) -> npt.NDArray[np.int64]:
+    """Numbers of the rows in which some trained token has an advantage, by `carries_signal`'s measure."""
+    mask = batch.loss_mask
+    size = batch.returns.masked_fill(~mask, 0.0).abs().max() if mask.any() else torch.zeros(())
+    found = (batch.advantages.abs() > _NOTHING * size) & mask
+    return np.flatnonzero(found.any(dim=-1).cpu().numpy())
 
 
 def groups_of(episodes: Sequence[Episode]) -> list[list[Episode]]:

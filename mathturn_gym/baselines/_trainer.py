@@ -32,7 +32,7 @@ from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder
 from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
-from mathturn_gym.baselines._signal import DryWatch, carries_signal, groups_of, uniform_share
+from mathturn_gym.baselines._signal import DryWatch, carries_signal, groups_of, rows_with_signal, uniform_share
 from mathturn_gym.baselines.algorithms import Algorithm, Part
 from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
 from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
@@ -428,7 +428,7 @@ class Trainer(Session):
         figures: list[Metrics] = []
         self.model.train()
         for minibatch in self.minibatches(batch, "minibatches"):
-            outs, parts = [], self.parts(minibatch)
+            outs, parts = [], self.parts(self._that_teaches(minibatch))
             for part in parts:
                 with torch.set_grad_enabled(learned):
                     out = self.loss_of(part, minibatch)
@@ -442,9 +442,21 @@ class Trainer(Session):
         means = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
         return {**means, **corrections, "skipped": float(not learned)}
 
+    def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
+        """The rows that have a gradient: of a large model, nobody computes the others'.
+
+        Where the loss has no term for entropy or KL, a row without advantages adds nothing to it. Means stay those of the
+        whole minibatch, whose counts they are divided by.
+        """
+        weighted = self.algorithm.entropy_weight or np.any(self.algorithm.kl_weight)
+        if weighted or minibatch.num_rows != len(minibatch.facts):  # segments of an episode stay together
+            return minibatch
+        rows = rows_with_signal(minibatch)
+        return minibatch if not 0 < len(rows) < minibatch.num_rows else select_rows(minibatch, rows.tolist())
+
     def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
         """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""
-        logprobs, entropy = self._logprobs(self.model, part)
+        logprobs, entropy = self._logprobs(self.model, part, entropy_graph=self.algorithm.entropy_weight != 0.0)
         terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
         if np.any(self.algorithm.kl_weight):
             terms["reference_logprobs"] = self._reference_of(part)
@@ -461,10 +473,13 @@ class Trainer(Session):
         with torch.no_grad(), _as_reference(self.model, self._reference) as model:
             return self._logprobs(model, part)[0]
 
-    def _logprobs(self, model: Any, part: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _logprobs(
+        self, model: Any, part: PackedBatch, *, entropy_graph: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         with self.autocast():
             logits = trained_logits(model, part)[:, : self._policy.vocab_size]
-        return trained_logprobs(logits.float(), part, temperature=self._policy.sampling.temperature)
+        temperature = self._policy.sampling.temperature
+        return trained_logprobs(logits.float(), part, temperature=temperature, entropy_graph=entropy_graph)
 
 
 def _loaded(config: RunConfig) -> Any:

@@ -169,9 +169,15 @@ def _train(
         finally:
             session.close()
     with storage_errors(run_dir):
-        draw_curve(history, run_dir / "curve.png")
+        draw_curve(history, run_dir / "curve.png", title=_title(config))
     used = ended.episodes, ended.tokens, ended.cpu_s
     return TrainResult(run_dir, session.policy, history, ended.status, ended.message, *used, test)
+
+
+def _title(config: RunConfig) -> str:
+    problems = config.env.value("problems")
+    task = config.task or (problems if isinstance(problems, str) else config.env.id)
+    return f"{config.algorithm.name} on {task}, seed {config.seed}"
 
 
 def _run(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym._text import visible
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
@@ -144,7 +145,10 @@ def _show(console: Console, report: Report) -> None:
         if one.status in ("failed", "diverged"):
             log = CellFolder(report.out, one.cell).log
             console.print(
-                f"{one.status}: {one.cell}: {one.message} (log: {log})", style="red", markup=False, soft_wrap=True
+                visible(f"{one.status}: {one.cell}: {one.message} (log: {log})"),
+                style="red",
+                markup=False,
+                soft_wrap=True,
             )
     console.print(f"page: {report.out / 'report.html'}", markup=False, soft_wrap=True)
     console.print(

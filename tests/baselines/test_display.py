@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from mathturn_gym.baselines._display import TrainingDisplay, draw_curve, sparkline
@@ -47,6 +48,21 @@ def test_a_sparkline_is_as_wide_as_asked_and_stays_in_its_range() -> None:
 
 def test_a_curve_is_a_picture_even_of_nothing(tmp_path: Path) -> None:
     for name, history in (("some", HISTORY), ("none", [])):
-        assert draw_curve(history, tmp_path / f"{name}.png")
+        assert draw_curve(history, tmp_path / f"{name}.png", title="_$\\frac{1$ on \x1b[31m 字")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "some.png").stat().st_size > (tmp_path / "none.png").stat().st_size
+
+
+def test_a_curve_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    draw_curve(HISTORY, tmp_path / "curve.png", title="grpo on lins, seed 0")
+    (axes,) = drawn[0].axes
+    assert axes.get_title("left") == "grpo on lins, seed 0"
+    labels = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert labels == [f"acc@{k}, {part}" for part in ("validation", "training batches") for k in (1, 2)]
+    assert len(axes.lines) == len(labels)
+    draw_curve([row for row in HISTORY if "validation/acc@1" not in row], tmp_path / "curve.png")
+    assert len(drawn[1].axes[0].lines) == 2, "without evaluations there are still the training batches"

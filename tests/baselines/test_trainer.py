@@ -265,3 +265,36 @@ def test_the_kl_of_a_loaded_adapter_is_from_where_it_was(tmp_path: Path, small: 
         assert math.isfinite(trainer.step()["train/kl"])
     finally:
         trainer.close()
+
+
+def test_rows_without_a_gradient_are_not_computed(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups in which all did equally well cost nothing, and change nothing."""
+    config = small(
+        "turn_rloo", {"entropy_weight": 0.0, "group_size": 2, "batch_episodes": 32, "minibatches": 1, **QUIET}
+    )
+    seen: list[list[int]] = []
+    weights = []
+    for spared in (True, False):
+        if not spared:
+            monkeypatch.setattr(Trainer, "_that_teaches", lambda self, minibatch: minibatch)
+        trainer = Trainer(config)
+        seen.append(_counts_rows(trainer, monkeypatch))
+        figures = trainer.step()
+        assert not figures["train/skipped"]
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+        trainer.close()
+    assert seen[1] == [32]
+    assert 0 < sum(seen[0]) < 32, "some groups are uniform, some are not"
+    assert torch.allclose(weights[0], weights[1], rtol=0, atol=1e-6)
+
+
+def _counts_rows(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each part whose loss is computed from now on."""
+    rows: list[int] = []
+
+    def loss_of(part: Any, minibatch: Any) -> Any:
+        rows.append(part.num_rows)
+        return Trainer.loss_of(trainer, part, minibatch)
+
+    monkeypatch.setattr(trainer, "loss_of", loss_of)
+    return rows

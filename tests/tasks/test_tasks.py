@@ -20,12 +20,14 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 BENCHMARKS = {"aime24", "aime25", "amc23", "families", "gsm8k", "math500", "olympiadbench"}
-OWN = sorted(set(task_names()) - BENCHMARKS)
+CHAT = {"smol-add1", "smol-add2", "smol-lins"}
+"""Tasks of a real chat model, which the classic algorithms, with networks of their own, cannot train."""
+OWN = sorted(set(task_names()) - BENCHMARKS - CHAT)
 """Tasks to train on, whose problems are made here."""
 
 
 def test_the_packages_tasks() -> None:
-    assert BENCHMARKS | {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
+    assert BENCHMARKS | CHAT | {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
     for name in task_names():
         task = load_task(name)
         assert task.about
@@ -48,6 +50,14 @@ def test_every_algorithm_runs_on_every_task(algorithm: str, task: str) -> None:
     config = load_task(task).config(algorithm)
     assert config.algorithm.name == algorithm
     assert config.env.problems("test") is not None
+
+
+@pytest.mark.parametrize("task", sorted(CHAT))
+def test_every_algorithm_of_language_models_trains_a_chat_model(task: str) -> None:
+    for name, kind in registered().items():
+        if kind.kind == "language model":
+            config = load_task(task).config(name)
+            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", "lenient")
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:

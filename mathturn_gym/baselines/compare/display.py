@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mathturn_gym._text import visible
 from mathturn_gym.baselines.compare.cells import Outcome
 from mathturn_gym.baselines.compare.matrix import Cell
 from mathturn_gym.baselines.compare.runner import Observer
@@ -78,7 +79,7 @@ class CompareDisplay(Observer):
         shown = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if name.startswith("acc@"))
         message = "" if outcome.status in ("finished", "unfinished", "missing") else outcome.message
         texts = [f"{place:>7} {sign:<8} {outcome.cell}", used, f"test {shown}" * bool(shown), message]
-        self._console.print(Text("  ".join(filter(None, texts)), style=style), soft_wrap=True)
+        self._console.print(Text(visible("  ".join(filter(None, texts))), style=style), soft_wrap=True)
 
     def stopping(self, running: int) -> None:
         """Says why it does not end at once."""

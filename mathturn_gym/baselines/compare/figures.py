@@ -10,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym.baselines._pictures import new_figure, plain_label, save_figure
 from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results, value_at
 from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement, profile
-from mathturn_gym.baselines.compare.summary import VIEW_NAMES
+from mathturn_gym.baselines.compare.summary import VIEW_NAMES, best_first
 from mathturn_gym.errors import MissingDependencyError
 
 __all__ = ["draw_all"]
@@ -51,13 +52,13 @@ def draw_all(results: Results, out: Path, *, resamples: int, seed: int) -> list[
             (name, f"Learning curves over {_AXIS_NAMES[axis]}: validation, IQM over seeds with its 95 % interval.")
         )
     for view in VIEWS:
-        labels = results.complete(view)
+        labels = best_first(results, view)
         if not labels:
             continue
         scores = [[results.scores(label, view, task) for task in results.tasks] for label in labels]
-        _aggregates(labels, scores, out / f"aggregates-{view}.png", resamples, seed)
+        _aggregates(results, labels, scores, out / f"aggregates-{view}.png", resamples, seed)
         drawn.append((f"aggregates-{view}.png", f"Over all tasks, {VIEW_NAMES[view]}: {kind}."))
-        _profiles(labels, scores, kind, out / f"profiles-{view}.png")
+        _profiles(results, labels, scores, kind, out / f"profiles-{view}.png")
         drawn.append((f"profiles-{view}.png", f"Performance profiles, {VIEW_NAMES[view]}: higher is better."))
         if len(labels) > 1:
             _improvement(labels, scores, out / f"improvement-{view}.png")
@@ -66,13 +67,16 @@ def draw_all(results: Results, out: Path, *, resamples: int, seed: int) -> list[
 
 
 def _curves(results: Results, axis: str, kind: str, path: Path) -> None:
+    from matplotlib.ticker import EngFormatter
+
     columns = min(3, len(results.tasks))
     rows = math.ceil(len(results.tasks) / columns)
-    figure, save = _canvas(5.2 * columns, 3.7 * rows + 0.5)
+    figure = new_figure(5.2 * columns, 3.7 * rows + 0.5)
     for i, task in enumerate(results.tasks):
-        axes = figure.add_subplot(rows, columns, i + 1, title=task, xlabel=_AXIS_NAMES[axis])
+        axes = figure.add_subplot(rows, columns, i + 1, title=plain_label(task), xlabel=_AXIS_NAMES[axis])
         axes.set_ylabel(kind if i % columns == 0 else "")
         axes.grid(alpha=0.25)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 50k, not 50000 beside 75000
         for label in results.labels:
             _curve(axes, results, label, task, axis)
         low, high = axes.get_ylim()
@@ -82,7 +86,7 @@ def _curves(results: Results, axis: str, kind: str, path: Path) -> None:
             axes.axvline(limit.value, color="0.4", linewidth=0.9, linestyle=(0, (2, 3)))
     handles = [_line(results, label) for label in results.labels]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False)
-    save(path)
+    save_figure(figure, path)
 
 
 def _curve(axes: Any, results: Results, label: str, task: str, axis: str) -> None:
@@ -115,47 +119,52 @@ def _curve(axes: Any, results: Results, label: str, task: str, axis: str) -> Non
 
 
 def _aggregates(
-    labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], path: Path, resamples: int, seed: int
+    results: Results,
+    labels: Sequence[str],
+    scores: Sequence[Sequence[npt.NDArray[np.float64]]],
+    path: Path,
+    resamples: int,
+    seed: int,
 ) -> None:
-    figure, save = _canvas(12.5, 0.42 * len(labels) + 1.3)
+    figure = new_figure(12.5, 0.42 * len(labels) + 1.3)
     for i, name in enumerate(AGGREGATES):
         axes = figure.add_subplot(1, len(AGGREGATES), i + 1, title=name)
         axes.use_sticky_edges = False  # bars keep a distance from the frame
         for row, (label, own) in enumerate(zip(labels, scores, strict=True)):
             found = aggregate(own, name, resamples=resamples, seed=seed)
-            color = _style(labels, label)["color"]
+            color = _style(results.labels, label)["color"]
             if found.low is not None and found.high is not None:
                 axes.barh(row, found.high - found.low, left=found.low, height=0.55, color=color, alpha=0.55)
             axes.plot([found.value] * 2, [row - 0.32, row + 0.32], color="0.15", linewidth=1.6)
-        axes.set_yticks(range(len(labels)), labels if i == 0 else [""] * len(labels))
+        axes.set_yticks(range(len(labels)), map(plain_label, labels) if i == 0 else [""] * len(labels))
         axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
-    save(path)
+    save_figure(figure, path)
 
 
 def _profiles(
-    labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], kind: str, path: Path
+    results: Results, labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], kind: str, path: Path
 ) -> None:
-    figure, save = _canvas(7.2, 4.4)
+    figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot(
         xlabel=f"accuracy level τ ({kind})", ylabel="share of runs with score > τ", xlim=(0, 1), ylim=(-0.02, 1.02)
     )
     levels = np.linspace(0.0, 1.0, 201)
     for label, own in zip(labels, scores, strict=True):
         value, low, high = profile(own, levels)
-        style = _style(labels, label)
-        axes.plot(levels, value, label=label, linewidth=1.8, drawstyle="steps-post", **style)
+        style = _style(results.labels, label)
+        axes.plot(levels, value, label=plain_label(label), linewidth=1.8, drawstyle="steps-post", **style)
         axes.fill_between(levels, low, high, step="post", color=style["color"], alpha=0.12, linewidth=0)
     axes.grid(alpha=0.25)
     figure.legend(loc="outside right center", frameon=False)
-    save(path)
+    save_figure(figure, path)
 
 
 def _improvement(labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np.float64]]], path: Path) -> None:
     size = len(labels)
-    figure, save = _canvas(1.6 + 0.72 * size, 1.4 + 0.62 * size)
+    figure = new_figure(1.6 + 0.72 * size, 1.4 + 0.62 * size)
     axes = figure.add_subplot(title="P(row > column)")
     shown = np.full((size, size), np.nan)
     for r, x in enumerate(scores):
@@ -172,21 +181,11 @@ def _improvement(labels: Sequence[str], scores: Sequence[Sequence[npt.NDArray[np
                 c, r, f"{found.value:.2f}", ha="center", va="center", color="w" if dark else "k", fontweight=weight
             )
     axes.imshow(shown, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(size), labels, rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(size), labels)
+    axes.set_xticks(range(size), map(plain_label, labels), rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(size), map(plain_label, labels))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    save(path)
-
-
-def _canvas(width: float, height: float) -> tuple[Any, Any]:
-    """A figure of its own, of no global state, and the function that writes it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, lambda path: figure.savefig(str(path), dpi=110)
+    save_figure(figure, path)
 
 
 def _style(labels: Sequence[str], label: str) -> dict[str, Any]:
@@ -198,4 +197,4 @@ def _style(labels: Sequence[str], label: str) -> dict[str, Any]:
 def _line(results: Results, label: str) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], label=label, linewidth=1.8, **_style(results.labels, label))
+    return Line2D([], [], label=plain_label(label), linewidth=1.8, **_style(results.labels, label))

@@ -73,7 +73,7 @@ def make_report(
         figure: What is compared over all tasks and drawn: "acc@1" and on, or "acc@K" for as many turns as a task has.
         resamples: Bootstrap samples of the tables' intervals.
         seed: Decides them.
-        algorithms: Only these rows, in this order; None for all.
+        algorithms: Only these rows; None for all. Tables rank them, the best first; colors go by this order.
         tasks: Only these tasks, in this order; None for all.
 
     Raises:

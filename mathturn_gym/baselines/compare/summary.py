@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, imp
 from mathturn_gym.baselines.compare.tables import Table
 from mathturn_gym.metrics import Estimate
 
-__all__ = ["VIEW_NAMES", "aggregate_table", "cell_table", "improvement_table", "remarks", "task_table"]
+__all__ = ["VIEW_NAMES", "aggregate_table", "best_first", "cell_table", "improvement_table", "remarks", "task_table"]
 
 VIEW_NAMES: Final = {
     "tokens": "at equal tokens (validation split)",
@@ -48,18 +48,19 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
         )
     columns = ["algorithm", "runs", *(f"validation {name}" for name in names), *(f"test {name}" for name in names)]
     table = Table(title, [*columns, "tokens used", "CPU s used", "ended by"], lead)
-    values = []
-    for label in results.labels:
-        outcomes = results.of(label, task)
-        cells = [(view, name) for view in (axis, "test") for name in names]
-        found = [_estimate(results.scores(label, view, task, name), resamples, seed) for view, name in cells]
-        done = [one for one in outcomes if one.done]
+    cells = [(view, name) for view in (axis, "test") for name in names]
+    found = {
+        label: [_estimate(results.scores(label, view, task, name), resamples, seed) for view, name in cells]
+        for label in results.labels
+    }
+    ranked = _ranked(found, len(names) - 1)
+    for label in ranked:
+        done = [one for one in results.of(label, task) if one.done]
         marks = table.marks(remarks(results, label, task))
         used = [_spread([one.tokens for one in done], "tokens"), _spread([one.cpu_s for one in done], "cpu_s")]
         runs = f"{len(done)}/{len(_seeds(results, task))}"
-        table.rows.append([label + marks, runs, *(_shown(one) for one in found), *used, _endings(done)])
-        values.append([None if one is None else one.value for one in found])
-    _stress_best(table, values, offset=2)
+        table.rows.append([label + marks, runs, *(_shown(one) for one in found[label]), *used, _endings(done)])
+    _stress_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
     return table
 
 
@@ -75,17 +76,18 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
     kind = "solved within all turns" if results.figure == LAST else results.figure
     lead = f"{kind}, over {len(results.tasks)} task{'s' * (len(results.tasks) > 1)}: {', '.join(results.tasks)}."
     table = Table(f"All tasks, {VIEW_NAMES[view]}", ["algorithm", "runs", *AGGREGATES], lead)
-    complete, values = results.complete(view), []
-    for label in results.labels:
-        scores = {task: results.scores(label, view, task) for task in results.tasks}
-        count, wanted = sum(len(s) for s in scores.values()), sum(len(_seeds(results, t)) for t in results.tasks)
-        row: list[Estimate | None] = [None] * len(AGGREGATES)
-        if label in complete:
-            row = [aggregate(list(scores.values()), name, resamples=resamples, seed=seed) for name in AGGREGATES]
-        table.rows.append([label, f"{count}/{wanted}", *map(_shown, row)])
-        table.rows[-1][0] += table.marks(_aggregate_remarks(results, label, view))
-        values.append([None if one is None else one.value for one in row])
+    scores = {label: [results.scores(label, view, task) for task in results.tasks] for label in results.labels}
+    found: dict[str, list[Estimate | None]] = {label: [None] * len(AGGREGATES) for label in results.labels}
+    for label in results.complete(view):
+        found[label] = [aggregate(scores[label], name, resamples=resamples, seed=seed) for name in AGGREGATES]
+    wanted = sum(len(_seeds(results, task)) for task in results.tasks)
+    ranked = _ranked(found)
+    for label in ranked:
+        marks = table.marks(_aggregate_remarks(results, label, view))
+        runs = f"{sum(map(len, scores[label]))}/{wanted}"
+        table.rows.append([label + marks, runs, *map(_shown, found[label])])
     gap = list(AGGREGATES).index("optimality gap")
+    values = [list(map(_value, found[label])) for label in ranked]
     _stress_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
     return table
 
@@ -97,7 +99,7 @@ def improvement_table(results: Results, view: str) -> Table:
         results: Of the comparison.
         view: One of `results.VIEWS`.
     """
-    labels = results.complete(view)
+    labels = best_first(results, view)
     lead = "P(row > column), ties one half, averaged over tasks; stressed where the 95 % interval leaves out 0.5."
     table = Table(f"Probability of improvement, {VIEW_NAMES[view]}", ["", *labels], lead)
     for r, x in enumerate(labels):
@@ -108,11 +110,22 @@ def improvement_table(results: Results, view: str) -> Table:
                 continue
             scores = ([results.scores(one, view, task) for task in results.tasks] for one in (x, y))
             found = improvement(*scores)
-            row.append(_shown(found))
+            row.append(_shown(found, 2))
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))
         table.rows.append(row)
     return table
+
+
+def best_first(results: Results, view: str) -> list[str]:
+    """The rows that have a score on every task, by their IQM over all tasks, the best first.
+
+    Args:
+        results: Of the comparison.
+        view: One of `results.VIEWS`.
+    """
+    scores = {x: [results.scores(x, view, task) for task in results.tasks] for x in results.complete(view)}
+    return _ranked({label: [aggregate(own, "IQM", resamples=2)] for label, own in scores.items()})
 
 
 def cell_table(results: Results) -> Table:
@@ -227,6 +240,17 @@ def _estimate(scores: np.ndarray, resamples: int, seed: int) -> Estimate | None:
     return aggregate([scores], "IQM", resamples=resamples, seed=seed) if scores.size else None
 
 
+def _ranked(found: Mapping[str, Sequence[Estimate | None]], column: int = 0) -> list[str]:
+    """The rows, the largest value of a column first; those without one come last."""
+    values = {label: _value(row[column]) for label, row in found.items()}
+    known = {label: -np.inf if value is None else value for label, value in values.items()}
+    return sorted(known, key=lambda label: known[label], reverse=True)
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
 def _stress_best(table: Table, values: Sequence[Sequence[float | None]], offset: int) -> None:
     """Marks the largest value of each column, where there are several rows to choose from."""
     for c in range(len(values[0]) if len(values) > 1 else 0):
@@ -236,12 +260,12 @@ def _stress_best(table: Table, values: Sequence[Sequence[float | None]], offset:
             table.best |= {(r, c + offset) for r, value in enumerate(column) if value == max(known)}
 
 
-def _shown(estimate: Estimate | None) -> str:
+def _shown(estimate: Estimate | None, digits: int = 3) -> str:
     if estimate is None or estimate.value is None:
         return "–"
     if estimate.low is None or estimate.high is None:
-        return _three(estimate.value)
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+        return f"{estimate.value:.{digits}f}"
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
 
 def _three(value: float | None) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from mathturn_gym._text import html_text, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["Table", "as_html", "as_markdown", "as_rich"]
 
+_MANY: Final = 10
+"""More columns than these are set closer on a page."""
 _SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -66,23 +69,23 @@ def as_rich(table: Table, width: int = 120) -> RenderableType:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(table.title, style="bold cyan")]
+    parts: list[RenderableType] = [Text(visible(table.title), style="bold cyan")]
     if table.lead:
-        parts.append(Text(table.lead, style="dim"))
+        parts.append(Text(visible(table.lead), style="dim"))
     for piece in _pieces(table, width):
         shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for c in piece:
-            shown.add_column(Text(table.columns[c]), justify="right" if c else "left", overflow="fold")
+            shown.add_column(Text(visible(table.columns[c])), justify="right" if c else "left", overflow="fold")
         for r, row in enumerate(table.rows):
-            shown.add_row(*(Text(row[c], style="bold" if (r, c) in table.best else "") for c in piece))
+            shown.add_row(*(Text(visible(row[c]), style="bold" if (r, c) in table.best else "") for c in piece))
         parts.append(shown)
-    parts.extend(Padding(Text(note, style="yellow"), (0, 0, 0, 2)) for note in table.numbered_notes())
+    parts.extend(Padding(Text(visible(note), style="yellow"), (0, 0, 0, 2)) for note in table.numbered_notes())
     return Group(*parts, Text(""))
 
 
 def _pieces(table: Table, width: int) -> list[list[int]]:
     """The columns in groups that fit the width, each group beginning with column 0."""
-    space = [max(map(len, texts)) + 2 for texts in zip(table.columns, *table.rows, strict=True)]
+    space = [max(len(visible(text)) for text in texts) + 2 for texts in zip(table.columns, *table.rows, strict=True)]
     pieces = [[0]]
     for c in range(1, len(space)):
         if len(pieces[-1]) > 1 and sum(space[i] for i in pieces[-1]) + space[c] > width:
@@ -107,25 +110,33 @@ def as_markdown(table: Table) -> str:
 
 
 def as_html(table: Table) -> str:
-    """A heading of the third level, a table that scrolls where it is too wide, and its footnotes."""
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    """A heading of the third level, a table whose headings sort it, and its footnotes; intervals stand below values."""
+    head = "".join(f"<th>{html_text(column)}</th>" for column in table.columns)
     body = []
     for r, row in enumerate(table.rows):
         cells = (
-            f'<td class="best">{html.escape(text)}</td>' if (r, c) in table.best else f"<td>{html.escape(text)}</td>"
+            f'<td class="{"best" if (r, c) in table.best else ""}">{_cell(text) if c else html_text(text)}</td>'
             for c, text in enumerate(row)
         )
         body.append(f"<tr>{''.join(cells)}</tr>")
-    lead = f"<p>{html.escape(table.lead)}</p>" if table.lead else ""
-    notes = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in table.numbered_notes())
+    lead = f"<p>{html_text(table.lead)}</p>" if table.lead else ""
+    kind = "sortable dense" if len(table.columns) > _MANY else "sortable"
+    notes = "".join(f'<p class="note">{html_text(note)}</p>' for note in table.numbered_notes())
     return (
-        f"<h3>{html.escape(table.title)}</h3>{lead}<div class='wide'><table><thead><tr>{head}</tr></thead>"
+        f'<h3>{html_text(table.title)}</h3>{lead}<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>{notes}"
     )
 
 
+def _cell(text: str) -> str:
+    """`0.5 [0.4, 0.6]` in two lines, so that many columns fit."""
+    value, bracket, interval = text.partition(" [")
+    return html_text(value) + (f"<small>[{html_text(interval)}</small>" if bracket and text.endswith("]") else "")
+
+
 def _plain(text: str) -> str:
     """Markdown shows it as it is, on one line."""
+    text = visible(text)
     for sign in "\\|*`<>":
         text = text.replace(sign, f"\\{sign}")
     text = text.replace("](", "]\\(")  # no links

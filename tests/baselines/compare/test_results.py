@@ -11,7 +11,14 @@ from rich.console import Console
 
 from mathturn_gym.baselines.compare import Cell, Outcome, Point, Results
 from mathturn_gym.baselines.compare.results import value_at
-from mathturn_gym.baselines.compare.summary import aggregate_table, cell_table, improvement_table, remarks, task_table
+from mathturn_gym.baselines.compare.summary import (
+    aggregate_table,
+    best_first,
+    cell_table,
+    improvement_table,
+    remarks,
+    task_table,
+)
 from mathturn_gym.baselines.compare.tables import Table, as_html, as_markdown, as_rich
 from mathturn_gym.errors import InvalidValueError
 
@@ -121,12 +128,12 @@ def test_nothing_is_dropped_silently() -> None:
     ]
     table = task_table(results, "t", "tokens", resamples=50, seed=0)
     assert table.title == "t at 1,000 tokens"
-    assert [row[:2] for row in table.rows] == [["a ¹˒²˒³˒⁴˒⁵", "2/5"], ["b ⁶˒⁷˒⁸˒⁹", "3/5"]]
+    assert [row[:2] for row in table.rows] == [["b ¹˒²˒³˒⁴", "3/5"], ["a ⁵˒⁶˒⁷˒⁸˒⁹", "2/5"]]
     assert len(table.notes) == 9
-    assert table.rows[0][-3:] == ["400–1,000", "5.0", "tokens 1, diverged 1"]
-    assert table.rows[1][-1] == "tokens 1, itself 1, stopped early 1"
+    assert table.rows[1][-3:] == ["400–1,000", "5.0", "tokens 1, diverged 1"]
+    assert table.rows[0][-1] == "tokens 1, itself 1, stopped early 1"
     over_all = aggregate_table(results, "test", resamples=50, seed=0)
-    assert over_all.rows[0][0] == "a ¹˒²"
+    assert [row[0] for row in over_all.rows] == ["b ¹", "a ¹˒²"]
     assert over_all.notes == [
         "fewer runs than seeds on t: see the task's table",
         "diverged runs on t count as 0",
@@ -142,6 +149,19 @@ def test_a_row_without_a_score_on_one_task_is_not_ranked_over_all() -> None:
     assert table.rows[1] == ["b ¹", "1/2", "–", "–", "–", "–"]
     assert table.notes == ["no score on u: not comparable over all tasks"]
     assert results.complete("tokens") == ["a"]
+
+
+def test_the_best_rows_come_first_and_those_without_a_score_last() -> None:
+    given = [outcome(cell(label, seed=s), last=last) for label, last in (("low", 0.3), ("high", 0.9)) for s in (0, 1)]
+    results = Results([Outcome(cell("none"), "missing"), *given, outcome(cell("middle"), last=0.5)])
+    ranked = ["high", "middle", "low", "none"]
+    for table in (
+        task_table(results, "t", "tokens", resamples=10, seed=0),
+        aggregate_table(results, "test", resamples=10, seed=0),
+    ):
+        assert [row[0].split()[0] for row in table.rows] == ranked
+    assert best_first(results, "test") == ranked[:3]
+    assert improvement_table(results, "test").columns == ["", *ranked[:3]]
 
 
 def test_fewer_turns_are_said() -> None:
@@ -167,7 +187,7 @@ def test_improvement_table_stresses_what_the_interval_says() -> None:
     better = [outcome(cell("a", seed=s), last=0.9 + s / 100) for s in range(5)]
     worse = [outcome(cell("b", seed=s), last=0.5 + s / 100) for s in range(5)]
     table = improvement_table(Results(better + worse), "test")
-    assert table.rows == [["a", "", "1.000 [0.562, 1.000]"], ["b", "0.000 [0.000, 0.438]", ""]]
+    assert table.rows == [["a", "", "1.00 [0.56, 1.00]"], ["b", "0.00 [0.00, 0.44]", ""]]
     assert table.best == {(0, 2), (1, 1)}
 
 
@@ -186,6 +206,17 @@ def test_texts_are_shown_as_they_are() -> None:
     assert r"x_y\* [bold]" in as_markdown(table)
     assert r"| a\|b | c |" in as_markdown(table)
     assert "x_y* [bold]" in printed(table, 100)
+    hostile = Table("\x1b[31m\u202et", ["\x1b[31m\u202e"], "\x1b[31m\u202e", [["\x1b[31m\u202e"]], ["\x1b[31m\u202e"])
+    for shown in (as_html(hostile), as_markdown(hostile), printed(hostile, 100)):
+        assert shown.count("␛[31m⟨U+202E⟩") == 5
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+
+
+def test_intervals_stand_below_their_values_on_a_page() -> None:
+    page = as_html(Table("t", ["a", "b"], rows=[["x [y]", "0.5 [0.4, 0.6]"], ["z", "tokens 3"]]))
+    assert '<td class="">x [y]</td><td class="">0.5<small>[0.4, 0.6]</small></td>' in page
+    assert '<td class="">tokens 3</td>' in page
 
 
 def test_a_wide_table_is_shown_in_pieces() -> None:
