@@ -27,6 +27,7 @@ from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
 from mathturn_gym.baselines._corrections import corrected
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
+from mathturn_gym.baselines._figures import batch_figures
 from mathturn_gym.baselines._kept_episodes import with_advantages
 from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
@@ -187,7 +188,8 @@ class Trainer(Session):
             iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
         )
         rate = options.rate(self.iteration, share)
-        figures = {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        figures = batch_figures(episodes, batch, self._policy.version)
+        figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
         if self.algorithm.episodes_per_problem > 1:
             figures["uniform_groups"] = uniform_share(episodes)
         sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
@@ -489,7 +491,7 @@ class Trainer(Session):
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
-        means = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
         return {**means, **corrections, "skipped": float(not learned)}
 
     def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
@@ -629,4 +631,10 @@ def merged_figures(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
     """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
-    return {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
+
+
+def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
+    """What one figure of several gradient steps is."""
+    return np.max if name == "ratio_max" else np.mean

@@ -25,7 +25,10 @@ __all__ = ["run_training", "train"]
 def train(
     env: EnvOptions,
     task: Annotated[
-        str, typer.Argument(help="add1, lins, guess8, mul2, mixed, or the TOML file of a task of your own.")
+        str,
+        typer.Argument(
+            help="add1, lins, guess8, mul2, mixed, smol-add1, smol-add2, smol-lins, gsm8k, or the TOML file of a task of your own."
+        ),
     ] = "lins",
     algorithm: Annotated[
         str | None,
