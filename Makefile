@@ -1,7 +1,9 @@
 # make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
 # make test   lint, types, tests, doctests, notebooks
 # make lint   format, lint and types alone
+# make docs   the documentation site, into build/docs/html; a broken link or reference fails it
 # make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
+# make demo-llm  a real chat model (SmolLM2-135M) learns to do sums: fetch, evaluate, train, compare
 # make test-llm    the tests that need that model
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
@@ -9,6 +11,7 @@
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 # make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
+# make test-engines   rollouts and training on a local Ray (260 MB, in a folder of its own: .ray), and on two ranks
 # make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -19,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint docs clean smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -32,6 +35,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs build/docs/html
 
 test-view: $(VENV)/.dev
 	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
@@ -51,11 +57,18 @@ smollm: $(VENV)/.demo
 	$(PIP) gguf
 	$(BIN)/mathturn models get smollm2
 
+demo-llm: smollm
+	$(BIN)/mathturn demo smol-add1
+
 test-llm: $(VENV)/.dev smollm
 	$(BIN)/python -m pytest tests/llm
 
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
+
+# What Ray shares with .venv is of the same versions; its workers find it as this process does.
+test-engines: $(VENV)/.dev .ray/.ready
+	PYTHONPATH=.ray MATHTURN_ENGINES=1 $(BIN)/python -m pytest -p no:cacheprovider tests/engines
 
 # Each neighbor pins what another one cannot have. What they do not bring themselves comes from .venv, which is asked last.
 NEIGHBORS := areal tinker verifiers verl
@@ -73,7 +86,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .evaluations .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .inspect .integrations .ray .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -89,6 +102,10 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,serve,dev]'
 	touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[docs]'
+	touch $@
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.
 .venv-vllm/.ready: constraints-vllm.txt
@@ -111,6 +128,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 
 .inspect/.ready: $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .inspect inspect_ai==0.3.285
+	touch $@
+
+.ray/.ready: constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .ray ray
 	touch $@
 
 # AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.

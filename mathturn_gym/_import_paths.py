@@ -45,6 +45,11 @@ def import_object(field: str, path: str) -> Any:
         found: Any = importlib.import_module(module)
         for name in names.split("."):
             found = getattr(found, name)
+    except AttributeError as error:
+        hint = " (it was defined in a script: put it into a module of its own, and import it from there)"
+        raise InvalidValueError(
+            f"{field} {path!r} cannot be imported: AttributeError: {error}{hint if module == '__main__' else ''}"
+        ) from error
     except Exception as error:  # whatever a user's module does when it is loaded; the cause stays attached
         raise InvalidValueError(f"{field} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
     return found

@@ -1,23 +1,98 @@
-"""The examples of the documents run as they stand."""
+"""The pages of the documentation: their code runs as it stands, their links lead somewhere, and each is in a table of contents."""
 
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+import mathturn_gym
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGES = {
+    path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted(DOCS.rglob("*.md"))
+    if path.relative_to(DOCS).parts[0] != "notebooks"  # made by the site's build
+}
+ELSEWHERE = {"areal", "compare", "policies", "trajectories", "view"}
+"""Pages whose code needs something beside it; the tests of their rooms run it."""
+ALONE = {"baselines", "classic", "environment", "feedback", "metrics", "problems"}
+"""Pages each of whose blocks stands for itself; on all others a block can use what came before it."""
+
+RETURNS = """
+from mathturn_gym.decoding import load_policy
+from mathturn_gym.synthetic import synthetic_episode
+episodes = [synthetic_episode(0, i, [3, 4], vocab_size=400) for i in range(2)]
+model = load_policy("builtin").model
+"""
+"""What docs/returns.md takes as given."""
 
 
-@pytest.mark.parametrize(
-    "name", ["environment", "chat_models", "problems", "metrics", "feedback", "classic", "baselines"]
-)
+@pytest.mark.filterwarnings("ignore::mathturn_gym.returns.BiasedEstimatorWarning")
+@pytest.mark.parametrize("name", [name for name in PAGES if BLOCK.search(PAGES[name]) and name not in ELSEWHERE])
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = [code for code in BLOCK.findall((DOCS / f"{name}.md").read_text(encoding="utf-8")) if "+SKIP" not in code]
+    blocks = [code for code in BLOCK.findall(PAGES[name]) if "+SKIP" not in code]
     assert blocks
-    for code in blocks:
-        exec(compile(code, f"docs/{name}.md", "exec"), {})
+    page = ModuleType("page")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "page", page)
+    exec(RETURNS if name == "returns" else "", page.__dict__)
+    for number, code in enumerate(blocks):
+        exec(
+            compile(code, f"docs/{name}.md[{number}]", "exec"), dict(page.__dict__) if name in ALONE else page.__dict__
+        )
+
+
+@pytest.mark.parametrize("name", ["README", "CONTRIBUTING", *(f"docs/{name}" for name in PAGES)])
+def test_links_lead_somewhere(name: str) -> None:
+    path = ROOT / f"{name}.md"
+    text = re.sub(r"^(```+).*?^\1", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text):
+        address, _, _ = (target[0] or target[1]).partition("#")
+        if address and ":" not in address:
+            found = path.parent / re.sub(r"notebooks/(\w+)\.md$", r"../notebooks/\1.ipynb", address)
+            found = ROOT / "notebooks" / f"{found.stem}.ipynb" if "notebooks" in found.parts else found
+            assert found.exists(), (name, address)
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = {"index"}
+    for name, text in PAGES.items():
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            entries = [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
+            listed |= {(Path(name).parent / entry).as_posix() for entry in entries}
+    assert [name for name in PAGES if name not in listed] == []
+    assert [name for name in listed if name not in PAGES and "*" not in name] == []
+
+
+def test_the_reference_has_a_place_for_every_public_module() -> None:
+    reference = "".join(text for name, text in PAGES.items() if name.startswith("api/"))
+    modules = {
+        module.name
+        for module in iter_modules(mathturn_gym.__path__)
+        if not module.name.startswith("_") and hasattr(import_module(f"mathturn_gym.{module.name}"), "__all__")
+    }
+    assert set(re.findall(r"automodule:: mathturn_gym\.(\w+)\n", reference)) >= modules
+
+
+def test_every_environment_and_argument_has_its_place() -> None:
+    import inspect
+
+    from mathturn_gym.env import MathMultiTurnEnv
+    from mathturn_gym.registration import ENV_DEFAULTS
+
+    pages = {
+        name: text for name, text in PAGES.items() if name.startswith("environments/") and not name.endswith("index")
+    }
+    assert {text.splitlines()[0].removeprefix("# ") for text in pages.values()} == set(ENV_DEFAULTS)
+    for text in pages.values():
+        for parameter in list(inspect.signature(MathMultiTurnEnv.__init__).parameters)[1:]:
+            assert f"`{parameter}`" in text, parameter
 
 
 def test_every_mode_term_and_figure_is_documented() -> None:
@@ -26,12 +101,9 @@ def test_every_mode_term_and_figure_is_documented() -> None:
     from mathturn_gym.problems import FAMILIES
     from mathturn_gym.rewards import TERMS
 
-    documents = {
-        name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("problems", "metrics", "feedback")
-    }
     for name, words in (
         ("problems", FAMILIES),
         ("metrics", MEANING),
         ("feedback", [*(mode for mode in FEEDBACK if ":" not in mode), *TERMS]),
     ):
-        assert [word for word in words if f"`{word}`" not in documents[name]] == []
+        assert [word for word in words if f"`{word}`" not in PAGES[name]] == []

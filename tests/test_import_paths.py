@@ -51,3 +51,8 @@ def test_modules_of_the_current_folder_are_found(tmp_path: Path, monkeypatch: py
     assert import_object("it", "just_here:value") == 7
     with pytest.raises(InvalidValueError, match="it 'broken_here:x' cannot be imported: ZeroDivisionError"):
         import_object("it", "broken_here:x")
+
+
+def test_what_a_script_defined_is_not_found_and_the_error_says_what_to_do() -> None:
+    with pytest.raises(InvalidValueError, match=r"AttributeError.*put it into a module of its own"):
+        import_object("algorithm", "__main__:NotThere")

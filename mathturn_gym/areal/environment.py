@@ -43,7 +43,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
         """Judges the answers to one query, in a thread of their own.
 
         Returns:
-            None, a score per answer, True, False, and `{"verdicts": […]}`.
+            None, a score per answer, True, False, and an info with `verdicts`.
 
         Raises:
             InvalidValueError: the action is no pair of a query id and a list of texts, or there is no such query.

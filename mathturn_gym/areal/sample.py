@@ -44,7 +44,7 @@ class SequenceSample:
         dtypes: torch dtype of each key's tensor, or None.
         trailing_shapes: Shape of a tensor after its first dimension, or None.
         seqlens: For each key bs lists: the lengths of the item's sequences.
-        data: For each key a tensor of shape (sum of its seqlens, *trailing shape), or None; None for no data at all.
+        data: For each key a tensor of shape (sum of its seqlens) followed by its trailing shape, or None; None for no data at all.
         metadata: Lists with one entry per item, or nothing.
 
     Raises:

@@ -194,7 +194,7 @@ def to_areal(episode: Episode, *, discount: float = 1.0) -> dict[str, torch.Tens
 
 
 def to_tinker(episode: Episode, advantages: npt.ArrayLike) -> list[dict[str, Any]]:
-    """The contents of an episode's `tinker.Datum`s: one for each segment, so mostly one.
+    """The contents of an episode's `tinker.Datum` objects: one for each segment, so mostly one.
 
     Args:
         episode: With behavior log-probs.

@@ -278,17 +278,23 @@ def test_rows_without_a_gradient_are_not_computed(small: Small, monkeypatch: pyt
         if not spared:
             monkeypatch.setattr(Trainer, "_that_teaches", lambda self, minibatch: minibatch)
         trainer = Trainer(config)
-        rows: list[int] = []
-        seen.append(rows)
-        monkeypatch.setattr(
-            trainer,
-            "loss_of",
-            lambda part, whole, t=trainer, r=rows: (r.append(part.num_rows), Trainer.loss_of(t, part, whole))[1],
-        )
+        seen.append(_counts_rows(trainer, monkeypatch))
         figures = trainer.step()
         assert not figures["train/skipped"]
         weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
         trainer.close()
     assert seen[1] == [32]
     assert 0 < sum(seen[0]) < 32, "some groups are uniform, some are not"
-    assert torch.allclose(*weights, rtol=0, atol=1e-6)
+    assert torch.allclose(weights[0], weights[1], rtol=0, atol=1e-6)
+
+
+def _counts_rows(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each part whose loss is computed from now on."""
+    rows: list[int] = []
+
+    def loss_of(part: Any, minibatch: Any) -> Any:
+        rows.append(part.num_rows)
+        return Trainer.loss_of(trainer, part, minibatch)
+
+    monkeypatch.setattr(trainer, "loss_of", loss_of)
+    return rows

@@ -175,7 +175,7 @@ def test_demo_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands
     monkeypatch.chdir(tmp_path)
     done = invoke("demo", "--run-dir", "demo", "--episodes", "128")
     assert done.exit_code == 0
-    assert "held-out equations" in done.output
+    assert "512 episodes of the test split" in done.output
     made = {p.name for p in (tmp_path / "demo").iterdir()}
     assert {"metrics.jsonl", "tensorboard", "curve.png", "checkpoint", "transcripts.txt"} <= made
     assert "before" in (tmp_path / "demo" / "transcripts.txt").read_text()

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.decoding import load_policy
 from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.tasks import load_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks
 
@@ -55,3 +58,17 @@ def test_an_adapter_notes_the_models_name(policy: Any, tmp_path: Path) -> None:
     prompt = Dialogue(policy.tokenizer).prompt_ids("What is the capital of France?")
     (said,), (before,) = again.complete([prompt], max_tokens=[8]), policy.complete([prompt], max_tokens=[8])
     assert np.array_equal(said.ids, before.ids)
+
+
+def test_a_step_of_training_moves_it(smollm2: Path) -> None:
+    """What `make demo-llm` does twelve times with 64 episodes, once with 4."""
+    settings = {"batch_episodes": 4, "accumulate": 1, "evaluation.episodes": 0, "evaluation.every": 0, "threads": 1}
+    trainer = Trainer(load_task("smol-add1").config(None, settings))
+    try:
+        before = [p.detach().clone() for p in trainer.model.parameters()]
+        figures = trainer.step()
+        moved = any(not torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+        assert moved is not bool(figures["train/skipped"])
+        assert figures["train/completion_tokens"] <= 12
+    finally:
+        trainer.close()

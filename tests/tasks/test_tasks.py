@@ -20,12 +20,14 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 BENCHMARKS = {"aime24", "aime25", "amc23", "families", "gsm8k", "math500", "olympiadbench"}
-OWN = sorted(set(task_names()) - BENCHMARKS)
+CHAT = {"smol-add1", "smol-add2", "smol-lins"}
+"""Tasks of a real chat model, which the classic algorithms, with networks of their own, cannot train."""
+OWN = sorted(set(task_names()) - BENCHMARKS - CHAT)
 """Tasks to train on, whose problems are made here."""
 
 
 def test_the_packages_tasks() -> None:
-    assert BENCHMARKS | {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
+    assert BENCHMARKS | CHAT | {"add1", "lins", "guess8", "mul2", "mixed"} <= set(task_names())
     for name in task_names():
         task = load_task(name)
         assert task.about
@@ -39,6 +41,14 @@ def test_a_task_without_a_budget_is_for_evaluations() -> None:
         load_task("aime24").config()
 
 
+def test_scales_say_what_blind_guessing_reaches() -> None:
+    for name in ("lins", "add1"):
+        scale = load_task(name).scale
+        for turn in range(1, 5):
+            assert scale[f"acc@{turn}"] == pytest.approx((1 - 0.9**turn, 1.0))
+    assert load_task("mul2").scale == {}
+
+
 ON_POLICY = {"minibatches": 1, "epochs": 1}
 
 
@@ -48,6 +58,14 @@ def test_every_algorithm_runs_on_every_task(algorithm: str, task: str) -> None:
     config = load_task(task).config(algorithm)
     assert config.algorithm.name == algorithm
     assert config.env.problems("test") is not None
+
+
+@pytest.mark.parametrize("task", sorted(CHAT))
+def test_every_algorithm_of_language_models_trains_a_chat_model(task: str) -> None:
+    for name, kind in registered().items():
+        if kind.kind == "language model":
+            config = load_task(task).config(name)
+            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", "lenient")
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:
@@ -90,6 +108,9 @@ def test_a_file_of_ones_own_is_a_copy_that_was_changed(tmp_path: Path) -> None:
         ("[env]\nnum_turn = 1\n[budget]\ntokens = 1", "did you mean 'num_turns'"),
         ("[env]\n[budget]\ntoken = 1", "did you mean 'tokens'"),
         ("algorithm = 'gropo'\n[env]\n[budget]\ntokens = 1", "did you mean 'grpo'"),
+        ("scale = 3\n[env]\n[budget]\ntokens = 1", "scale must be a table"),
+        ("[env]\n[budget]\ntokens = 1\n[scale]\nacc = [0.0, 1.0]", "scale must have lines as"),
+        ("[env]\n[budget]\ntokens = 1\n[scale]\n'acc@1' = [0.5, 0.2]", "floor above its ceiling"),
         ("algorithms = 3\n[env]\n[budget]\ntokens = 1", "algorithms must be tables"),
         ("[env]\n[budget]\ntokens = 1\n[algorithms.clipped_reinforce]\nclp = 1", "did you mean 'clip'"),
         ("env = 3\n[budget]\ntokens = 1", "env must be a table"),

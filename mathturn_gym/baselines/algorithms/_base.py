@@ -48,7 +48,7 @@ _PER_TURN: Final = ("kl_weight",)
 class BaseAlgorithm(ABC):
     """Anything that `train` can be given as its algorithm: a frozen dataclass of its own options.
 
-    `register` gives a class its name, title and source. Options whose names are known here (`clip`, `discount`,
+    `register` gives a class a name, a title and a source; without it a class goes by its import path. Options whose names are known here (`clip`, `discount`,
     `group_size` and the like) are checked; a subclass checks its others in `__post_init__`.
     """
 
@@ -62,6 +62,11 @@ class BaseAlgorithm(ABC):
     """"language model": trains a causal language model on whole completions; "classic": one token id per step."""
     reads_optimization: ClassVar[bool] = True
     """False where the optimizer is the algorithm's own affair, and `Optimization` means nothing to it."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Names a class by its import path, also one whose base is registered; `register` gives it a short name."""
+        super().__init_subclass__(**keywords)
+        cls.name, cls.title, cls.source = f"{cls.__module__}:{cls.__qualname__}", cls.__name__, "your own"
 
     def __post_init__(self) -> None:
         """Checks the options that have well-known names."""

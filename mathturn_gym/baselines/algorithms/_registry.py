@@ -69,8 +69,6 @@ def algorithm_named(name: str) -> type[BaseAlgorithm]:
         raise InvalidValueError(
             f"algorithm {name!r} must be a subclass of mathturn_gym.baselines.Algorithm, got {found!r}"
         )
-    if "name" not in vars(found):  # not registered: it goes by its import path
-        found.name, found.title, found.source = name, found.__name__, "your own"
     return found
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,13 @@ def test_a_users_algorithm_trains_and_is_found_again(own: str, small: Any, tmp_p
 def test_names_that_lead_nowhere(own: str, path: str, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         algorithm_named(path.format(own=own))
+
+
+def test_a_class_that_nobody_registered_goes_by_its_import_path() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(GRPO):
+        patience: float = 0.5
+
+    assert GRPO.name == "grpo"
+    assert Mine(patience=0.7).name == f"{__name__}:{Mine.__qualname__}"
+    assert (Mine.title, Mine.source) == ("Mine", "your own")
