@@ -11,6 +11,7 @@
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 # make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
+# make test-engines   rollouts and training on a local Ray (260 MB, in a folder of its own: .ray), and on two ranks
 # make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -21,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo demo-llm test lint docs clean smollm test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint docs clean smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -65,6 +66,10 @@ test-llm: $(VENV)/.dev smollm
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
 
+# What Ray shares with .venv is of the same versions; its workers find it as this process does.
+test-engines: $(VENV)/.dev .ray/.ready
+	PYTHONPATH=.ray MATHTURN_ENGINES=1 $(BIN)/python -m pytest -p no:cacheprovider tests/engines
+
 # Each neighbor pins what another one cannot have. What they do not bring themselves comes from .venv, which is asked last.
 NEIGHBORS := areal tinker verifiers verl
 
@@ -81,7 +86,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .evaluations .inspect .integrations .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .inspect .integrations .ray .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -123,6 +128,10 @@ $(VENV)/.docs: $(VENV)/.dev
 
 .inspect/.ready: $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .inspect inspect_ai==0.3.285
+	touch $@
+
+.ray/.ready: constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .ray ray
 	touch $@
 
 # AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.

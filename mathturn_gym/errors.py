@@ -15,6 +15,7 @@
     ├── RunError                 (RuntimeError)  a part of a running collection cannot go on
     │   ├── PolicyError                          its policy: NaN logits, no memory, a dead server
     │   ├── VerifierError                        the package's own verifier: its workers do not start
+    │   ├── EngineError                          its workers: not there, of another version, or dying again and again
     │   ├── ServerError                          the server of its environments: not there, refusing, of another version
     │   └── UserFunctionError                    a function of the user's raised: feedback, reward term, verifier
     └── MissingDependencyError   (ImportError)   an optional library that is not installed
@@ -34,6 +35,7 @@ from typing import Any, NoReturn
 __all__ = [
     "ChatTemplateError",
     "CheckpointError",
+    "EngineError",
     "EpisodeStateError",
     "InvalidActionError",
     "InvalidEpisodeError",
@@ -117,6 +119,10 @@ class PolicyError(RunError):
 
 class VerifierError(RunError):
     """The package's own verifier cannot work, whatever the answer is."""
+
+
+class EngineError(RunError):
+    """The workers of an engine cannot work: a cluster that is not there, other versions, workers that keep dying."""
 
 
 class ServerError(RunError):

@@ -104,7 +104,7 @@ PUBLIC: dict[str, str] = {
     ),
     "mathturn_gym.env": "Beginning EpisodeState MathMultiTurnEnv StepInfo Transition",
     "mathturn_gym.errors": (
-        "ChatTemplateError CheckpointError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
+        "ChatTemplateError CheckpointError EngineError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
         " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
         " ServerError SharedPromptsError StorageError UserFunctionError VerifierError"
     ),

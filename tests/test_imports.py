@@ -42,6 +42,7 @@ LAYERS = (
         "areal",
         "view",
         "cli",
+        "engines",
         "integrations",
         "serve",
         "testing",

@@ -184,14 +184,15 @@ class CausalLMPolicy:
             model = new_adapter(model, lora, seed=seed or 0)
         return cls(model, seed=seed, **{"base": str(name_or_path), **kwargs})
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, *, weights: Mapping[str, torch.Tensor] | None = None) -> None:
         """Writes model (of an adapted one: the adapter), tokenizer and policy.json, which `load_policy` reads back.
 
         Args:
             folder: Made where it is not there.
+            weights: What is written, where the model holds only a part of them (sharded); None takes the model's.
         """
         path = Path(folder)
-        self.model.save_pretrained(path)
+        self.model.save_pretrained(path, **({} if weights is None else {"state_dict": dict(weights)}))
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(path)
         (path / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word

@@ -91,8 +91,12 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda item: item[0] not in ("id", "env.id")))
 
 
-def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any]:
     """`FIELD=VALUE` texts as a dictionary; a value is JSON where it is, else a text.
+
+    Args:
+        texts: As they were typed.
+        option: Of which option, for the message.
 
     Raises:
         InvalidValueError: a text without "=".
@@ -104,7 +108,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InvalidValueError(f"--set must be FIELD=VALUE or PART.FIELD=VALUE, got {text!r}")
+            raise InvalidValueError(f"{option} must be FIELD=VALUE or PART.FIELD=VALUE, got {text!r}")
         try:
             found[name] = json.loads(value)
         except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
@@ -24,17 +24,25 @@ class Optimizer:
         module: What is trained.
         learning_rate: At the schedule's factor 1.
         options: Which optimizer, with its settings, and the most that a gradient's norm may be.
+        sum_gradients: Called before each step: adds up what several ranks have.
 
     Attributes:
         learning_rate: At the schedule's factor 1.
         steps: Gradient steps done.
     """
 
-    def __init__(self, module: torch.nn.Module, learning_rate: float, options: Optimization) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        learning_rate: float,
+        options: Optimization,
+        sum_gradients: Callable[[Iterable[torch.nn.Parameter]], None] = lambda _: None,
+    ) -> None:
         self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
         self.learning_rate, self._max_norm = learning_rate, options.max_grad_norm
         self._optimizer = _make(list(self._named.values()), learning_rate, options)
         self._optimizer.zero_grad(set_to_none=True)
+        self._sum_gradients = sum_gradients
         self.steps = 0
 
     def step(self, rate: float) -> float:
@@ -46,8 +54,9 @@ class Optimizer:
         Returns:
             The gradient's norm before clipping; where it is not finite no step is taken.
         """
+        self._sum_gradients(self._named.values())
         most = math.inf if self._max_norm is None else self._max_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self._named.values(), most))
+        norm = float(_whole(torch.nn.utils.clip_grad_norm_(self._named.values(), most)))
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
                 group["lr"] = self.learning_rate * rate
@@ -59,7 +68,7 @@ class Optimizer:
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
         """What the optimizer keeps per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER"."""
         return {
-            f"{name}.{kind}.{parameter_name}": tensor.detach().cpu()
+            f"{name}.{kind}.{parameter_name}": _whole(tensor.detach()).cpu()
             for parameter_name, parameter in self._named.items()
             for kind, tensor in self._optimizer.state.get(parameter, {}).items()
             if kind != _STEP and isinstance(tensor, torch.Tensor)
@@ -84,7 +93,7 @@ class Optimizer:
                         raise ValueError(
                             f"no {kind} of {name} parameter {parameter_name} with shape {tuple(now.shape)}"
                         )
-                    state[kind] = saved.to(now)
+                    state[kind] = _like(saved, now)
         self.steps = steps
 
     def _take_an_empty_step(self) -> None:
@@ -95,6 +104,20 @@ class Optimizer:
             parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """A tensor of which every rank holds a part, in one piece; any other as it is."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[no-any-return]
+
+
+def _like(saved: torch.Tensor, now: Any) -> torch.Tensor:
+    """A whole tensor, on the device and in the parts that `now` has."""
+    if not hasattr(now, "full_tensor"):
+        return saved.to(now)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(saved.to(now.device, now.dtype), now.device_mesh, now.placements)
 
 
 def _make(parameters: list[torch.nn.Parameter], rate: float, options: Optimization) -> torch.optim.Optimizer:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mathturn_gym.baselines._run_folder import RunFolder
+    from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.types import Policy
 
-__all__ = ["Ended", "Metrics", "Report", "RunStatus", "Session"]
+__all__ = ["Ended", "Engine", "Metrics", "Report", "RunStatus", "Session"]
 
 Metrics: TypeAlias = dict[str, float]
 Report: TypeAlias = Callable[[Metrics], None]
@@ -64,3 +67,19 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives back what the session holds (environments, mostly)."""
+
+
+class Engine(Protocol):
+    """Who plays and computes in a run; `mathturn_gym.engines` has some."""
+
+    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
+        """See `BaseAlgorithm.prepare`."""
+        ...
+
+    def run_dir(self, run_dir: Path) -> Path:
+        """The folder that this process writes: of several that compute together, one writes the run's.
+
+        Args:
+            run_dir: The run's.
+        """
+        ...

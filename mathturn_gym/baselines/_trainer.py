@@ -13,10 +13,10 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
 from mathturn_gym.baselines._corrections import corrected
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
+from mathturn_gym.baselines._figures import batch_figures
 from mathturn_gym.baselines._kept_episodes import with_advantages
 from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
@@ -36,7 +37,7 @@ from mathturn_gym.baselines._signal import DryWatch, carries_signal, groups_of, 
 from mathturn_gym.baselines.algorithms import Algorithm, Part
 from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
 from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
-from mathturn_gym.decoding import load_policy, trained_logits, use_row_attention
+from mathturn_gym.decoding import PolicyConfig, load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.losses import PolicyLoss, trained_logprobs
 from mathturn_gym.packing import PackedBatch, pack, select_rows
@@ -46,7 +47,7 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["DivergedError", "Trainer"]
+__all__ = ["DivergedError", "Trainer", "merged_figures", "policy_to_load"]
 
 _LOG = logging.getLogger(__name__)
 _MUCH: Final = 3.0
@@ -100,8 +101,11 @@ class Trainer(Session):
         self._watch = DryWatch()
         if config.optimization.gradient_checkpointing:
             _checkpoint_gradients(self.model)
-        self._optimizer = self.make_optimizer(self.model)
         self._reference = self._make_reference() if self.algorithm.needs_reference else None
+        for module in (self.model, self._reference):
+            if module is not None:
+                self.place(module)
+        self._optimizer = self.make_optimizer(self.model)
         self.state = self.algorithm.begin(self)
         self._num_turns = int(config.env.value("num_turns"))
         source = config.env.problems("train")
@@ -127,7 +131,7 @@ class Trainer(Session):
     def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
         """Iterates to the end of the run's budget, or to an interrupt, with a checkpoint at the last."""
         with cpu_threads(self.config.threads), no_progress_bars():
-            checkpoint = folder.whole_checkpoint() if resume else None
+            checkpoint = self.newest(folder) if resume else None
             if checkpoint is not None:
                 self.load(checkpoint)
             folder.start_metrics(self.iteration if self.iteration else -1)
@@ -157,9 +161,9 @@ class Trainer(Session):
             report(metrics)
             if evaluated:
                 self._keep_episodes(folder)
-            stale = evaluated and bool(patience) and _is_stale(folder, patience, self._num_turns)
+            stale = evaluated and bool(patience) and self.is_stale(folder)
             if stale or self.done or interrupted() or self.iteration % config.save_every == 0:
-                folder.save(self._policy, self.checkpoint())
+                self.save(folder)
             if stale and not self.done:
                 return "stopped_early", f"no better validation accuracy in {patience} evaluations"
         return ("finished", "") if self.done else ("interrupted", "resume goes on")
@@ -184,7 +188,8 @@ class Trainer(Session):
             iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
         )
         rate = options.rate(self.iteration, share)
-        figures = {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        figures = batch_figures(episodes, batch, self._policy.version)
+        figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
         if self.algorithm.episodes_per_problem > 1:
             figures["uniform_groups"] = uniform_share(episodes)
         sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
@@ -236,16 +241,25 @@ class Trainer(Session):
         return list(self.draw().kept)
 
     def _play(self, first: int) -> list[Episode]:
+        return self.collected(
+            "train",
+            self.config.optimization.batch_episodes,
+            first_index=first,
+            group_size=self.algorithm.episodes_per_problem,
+            discount=self._discount,
+        )
+
+    def collected(self, split: Literal["train", "validation"], episodes: int, **options: Any) -> list[Episode]:
+        """Plays episodes with the policy as it is now; an engine has others play them.
+
+        Args:
+            split: Whose problems are played.
+            episodes: How many.
+            **options: Of `collect`, but for the seed.
+        """
+        env = self._env if split == "train" else self._eval_env
         with self.autocast():
-            return collect(
-                self._env,
-                self._policy,
-                self.config.optimization.batch_episodes,
-                seed=derive_seed(self.config.seed, "train"),
-                first_index=first,
-                group_size=self.algorithm.episodes_per_problem,
-                discount=self._discount,
-            )
+            return collect(env, self._policy, episodes, seed=derive_seed(self.config.seed, split), **options)
 
     def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
         """The episodes with what the algorithm says their tokens were worth."""
@@ -275,13 +289,25 @@ class Trainer(Session):
         if self._eval_env is None:
             return {}
         began = time.perf_counter()
-        seed = derive_seed(self.config.seed, "validation")
-        with self.autocast():
-            episodes = collect(self._eval_env, self._policy, self.config.evaluation.episodes, seed=seed)
+        episodes = self.collected("validation", self.config.evaluation.episodes)
         self._evaluated = episodes[: self.config.evaluation.kept]
         accuracy = accuracy_by_turn(episodes, self._num_turns)
         figures = {f"validation/{name}": value for name, value in accuracy.items()}
         return {**figures, "time/evaluation_s": time.perf_counter() - began}
+
+    def is_stale(self, folder: RunFolder) -> bool:
+        """True where the last `patience` evaluations brought nothing better than what was there before them."""
+        name, patience = f"validation/acc@{self._num_turns}", self.config.evaluation.patience
+        seen = [row[name] for row in folder.metrics() if name in row]
+        return len(seen) > patience and max(seen[-patience:]) <= max(seen[:-patience])
+
+    def newest(self, folder: RunFolder) -> Path | None:
+        """The checkpoint that a resumed run goes on from."""
+        return folder.whole_checkpoint()
+
+    def save(self, folder: RunFolder) -> None:
+        """Writes a checkpoint."""
+        folder.save(self._policy, self.checkpoint())
 
     def _keep_episodes(self, folder: RunFolder) -> None:
         """What was evaluated just now, and what was learned from before that."""
@@ -310,7 +336,7 @@ class Trainer(Session):
         options = self.config.optimization
         rate = options.learning_rate if learning_rate is None else learning_rate
         assert rate is not None, "a trainer's config has a learning rate by the model's size"
-        return Optimizer(module, rate, options)
+        return Optimizer(module, rate, options, self.sum_gradients)
 
     def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
         """Episodes as a padded batch on the policy's device, row i being episode i.
@@ -384,6 +410,31 @@ class Trainer(Session):
             found[rows, : of_part.shape[1]] = of_part
         return found
 
+    # ---- what is the same in one process and in many
+
+    def place(self, module: torch.nn.Module) -> None:
+        """Where an engine puts a model (the policy's, or the reference) before anything is made of its parameters."""
+
+    def load_weights(self, checkpoint: Path, *, version: int) -> None:
+        """The policy's weights, from a checkpoint's folder."""
+        self._policy.update_weights(checkpoint, version=version)
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Adds up the gradients of all who have a part of the batch, before a step; one process has all of it."""
+
+    def summed(self, value: float) -> float:
+        """A figure that every part adds to, over all who have a part of the batch."""
+        return value
+
+    def merged(self, outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+        """Figures of a minibatch from those of its parts, over all who have some.
+
+        Args:
+            outs: One of each part that was computed here.
+            sizes: Their trained tokens.
+        """
+        return merged_figures(outs, sizes)
+
     def check_finite(self, what: str, *values: float) -> None:
         """Raises `DivergedError` unless all values are numbers."""
         if not all(map(math.isfinite, values)):
@@ -411,7 +462,7 @@ class Trainer(Session):
         try:
             self._optimizer.load(state.tensors, "policy", state.steps)
             self.state.load(state.numbers, state.tensors)
-            self._policy.update_weights(checkpoint, version=max(1, state.iteration))
+            self.load_weights(Path(checkpoint), version=max(1, state.iteration))
             if self._curriculum is not None:
                 self._curriculum.load_state_dict(state.numbers["curriculum"])
             self.iteration, self.tokens = state.iteration, int(state.numbers["tokens"])
@@ -436,10 +487,11 @@ class Trainer(Session):
                     out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
             norm = self._optimizer.step(rate) if learned else 0.0
-            self.check_finite("loss or gradient norm", sum(out["loss"] for out in outs), norm)
-            figures.append({**_merged(outs, [part.count("token") for part in parts]), "grad_norm": norm})
+            figure = self.merged(outs, [part.count("token") for part in parts])
+            self.check_finite("loss or gradient norm", figure["loss"], norm)
+            figures.append({**figure, "grad_norm": norm})
         self.model.eval()
-        means = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
         return {**means, **corrections, "skipped": float(not learned)}
 
     def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
@@ -482,20 +534,24 @@ class Trainer(Session):
         return trained_logprobs(logits.float(), part, temperature=temperature, entropy_graph=entropy_graph)
 
 
-def _loaded(config: RunConfig) -> Any:
-    """The policy that the config describes, its weights in float32 unless it says otherwise."""
+def policy_to_load(config: RunConfig) -> PolicyConfig:
+    """The policy that a run begins with, its weights in float32 unless the config says otherwise.
+
+    Raises:
+        InvalidValueError: it cannot be trained.
+    """
     name = config.policy.model
     if name == "random" or name.startswith(("http://", "https://", "vllm:")):
         raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
     changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
     if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
         changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
-    return load_policy(config.policy, **changes)
+    return dataclasses.replace(config.policy, **changes)
 
 
 def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
     """The policy that a run starts from, sampled by the very probabilities that training sees."""
-    found = _loaded(config) if policy is None else policy
+    found = load_policy(policy_to_load(config)) if policy is None else policy
     if not isinstance(found, CausalLMPolicy):
         raise InvalidValueError(f"policy must be a CausalLMPolicy to be trained, got {type(found).__name__}")
     sampling = found.sampling
@@ -571,15 +627,14 @@ def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
         yield model
 
 
-def _is_stale(folder: RunFolder, patience: int, turns: int) -> bool:
-    """True where the last `patience` evaluations brought nothing better than what was there before them."""
-    name = f"validation/acc@{turns}"
-    seen = [row[name] for row in folder.metrics() if name in row]
-    return len(seen) > patience and max(seen[-patience:]) <= max(seen[:-patience])
-
-
-def _merged(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+def merged_figures(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
     """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
-    return {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
+
+
+def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
+    """What one figure of several gradient steps is."""
+    return np.max if name == "ratio_max" else np.mean

@@ -14,7 +14,7 @@ from mathturn_gym.baselines._display import draw_curve
 from mathturn_gym.baselines._evaluation import play_test
 from mathturn_gym.baselines._process import interrupt_flag
 from mathturn_gym.baselines._run_folder import RunFolder, read_object
-from mathturn_gym.baselines._session import Ended, Metrics, RunStatus, Session
+from mathturn_gym.baselines._session import Ended, Engine, Metrics, RunStatus, Session
 from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
 from mathturn_gym.errors import InvalidValueError
 
@@ -56,6 +56,11 @@ class TrainResult:
     cpu_s: float
     test: Mapping[str, float] | None = None
 
+    def __repr__(self) -> str:
+        """`TrainResult(finished: 640 episodes, 20,480 tokens, 12.5 CPU s, in runs/lins)`."""
+        used = f"{self.episodes:,} episodes, {self.tokens:,} tokens, {self.cpu_s:.1f} CPU s"
+        return f"TrainResult({self.status}: {used}, in {self.run_dir})"
+
     @property
     def interrupted(self) -> bool:
         """True where Ctrl-C ended the run."""
@@ -77,6 +82,7 @@ def train(
     save_every: int | None = None,
     keep: int | None = None,
     wandb_project: str | None = None,
+    engine: Engine | None = None,
     resume: bool = False,
     overwrite: bool = False,
     on_progress: Callable[[Metrics], None] | None = None,
@@ -105,6 +111,8 @@ def train(
         save_every: Iterations between checkpoints.
         keep: Checkpoints that are kept.
         wandb_project: Also log to this Weights & Biases project.
+        engine: Who plays and computes: None is this process, `mathturn_gym.engines` has others. It is not part of the
+            run's config: a run may go on with another one.
         resume: Go on from the folder's checkpoint, where there is one.
         overwrite: Delete an earlier run in the folder.
         on_progress: Called with each iteration's metrics, iteration 0 (the evaluation before training) included.
@@ -134,7 +142,8 @@ def train(
     }
     whole = _composed(config, {name: value for name, value in given.items() if value is not None})
     own: Any = None if policy is None or _is_config(policy) else policy
-    return _train(whole, Path(run_dir), own, resume=resume, overwrite=overwrite, on_progress=on_progress)
+    path = Path(run_dir) if engine is None else engine.run_dir(Path(run_dir))
+    return _train(whole, path, own, engine, resume=resume, overwrite=overwrite, on_progress=on_progress)
 
 
 def _composed(config: RunConfig | None, given: Mapping[str, Any]) -> RunConfig:
@@ -150,6 +159,7 @@ def _train(
     config: RunConfig,
     run_dir: Path,
     policy: Policy | None,
+    engine: Engine | None,
     *,
     resume: bool,
     overwrite: bool,
@@ -158,7 +168,8 @@ def _train(
     measured = {"validation": config.evaluation.episodes, "test": config.evaluation.test_episodes}
     config.env.check_splits(*(split for split, episodes in measured.items() if episodes))
     with interrupt_flag() as interrupted:
-        session = config.algorithm.prepare(config, policy)  # first: a config that does not fit leaves no folder behind
+        prepare = config.algorithm.prepare if engine is None else engine.prepare
+        session = prepare(config, policy)  # first: a config that does not fit leaves no folder behind
         try:
             folder = RunFolder(run_dir, config, resume=resume, overwrite=overwrite)
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +51,26 @@ class Start:
         if not self.classic:
             from mathturn_gym.decoding import load_policy
 
-            return load_policy(self.policy, **given)
+            return load_policy(self.config(**given))
         from mathturn_gym.baselines.classic import load_classic
 
         meant = sorted(set(given) - {"seed"})
         if meant:
             raise InvalidValueError(f"{meant[0]} has no meaning for {self.name!r}, a run of a classic algorithm")
         return load_classic(self.name)
+
+    def config(self, **changes: Any) -> PolicyConfig:
+        """The policy as plain data, for whoever loads it elsewhere.
+
+        Args:
+            **changes: See `load`.
+
+        Raises:
+            InvalidValueError: a run of a classic algorithm, which is no `PolicyConfig`.
+        """
+        if self.classic:
+            raise InvalidValueError(f"{self.name!r} is a run of a classic algorithm: it plays with --engine local")
+        return replace(self.policy, **{name: value for name, value in changes.items() if value is not None})
 
     def fingerprint(self) -> str | None:
         """A text that changes when the weights do; None where there is no folder with weights."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.console import Console
 
 from mathturn_gym._files import storage_errors, write_json
+from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, ray_settings
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.decoding import POLICY_NAMES
@@ -18,6 +20,8 @@ from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.config import EnvConfig
+    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.engines._ray_settings import RaySettings
     from mathturn_gym.metrics import Estimate, Report
     from mathturn_gym.problems import ProblemSource
     from mathturn_gym.types import Episode
@@ -61,6 +65,8 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="Folder for report.html, report.json and episodes.jsonl.")] = Path(
         "runs/eval"
     ),
+    engine: ENGINE = "local",
+    engine_settings: ENGINE_SETTINGS = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted evaluation in the folder.")
     ] = False,
@@ -97,21 +103,17 @@ def evaluate(
         "samples": samples,
         "seed": seed,
     }
+    workers = ray_settings(engine, engine_settings)
     folder = _Folder(out, settings, resume=resume, overwrite=overwrite)
-    player = start.load(device=device, seed=seed, **sampling)
-    played: Any = config.make(
-        "test",
-        max(1, min(num_envs, total)),
-        policy=player,
-        problems=_different(source, total, samples, seed),
-        gold_in_info=True,  # for the file of episodes: no policy sees an info
-    )
-    try:
-        done = play_and_keep(
-            played, player, total, folder.episodes_path, console=console, seed=seed, group_size=samples
-        )
-    finally:
-        played.close()
+    problems, options = _different(source, total, samples, seed), {"seed": seed, "group_size": samples}
+    if workers is not None:
+        policy_config = start.config(device=device, seed=seed, **sampling)
+        playing = _on_ray(config, policy_config, workers, problems, total, options)
+    else:
+        player = start.load(device=device, seed=seed, **sampling)
+        playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
+    with playing as play:
+        done = play_and_keep(play, total, folder.episodes_path, console=console)
     _report(console, folder, done, settings, config, title=_title(start, config, source))
 
 
@@ -127,23 +129,62 @@ def _title(start: Start, config: EnvConfig, source: ProblemSource) -> str:
     return f"{start.name} on {source.name} ({feedback} feedback, {config.value('num_turns')} turns)"
 
 
-def play_and_keep(
-    env: Any, policy: Any, total: int, path: Path, *, console: Console, seed: int, **kwargs: Any
-) -> list[Episode]:
+_Play: TypeAlias = "Callable[[Collection[int], Callable[[Episode], None]], None]"
+"""Plays the episodes that are not done yet, and hands each on as it ends."""
+
+
+@contextmanager
+def _here(
+    config: EnvConfig, policy: Any, num_envs: int, problems: ProblemSource, total: int, options: Mapping[str, Any]
+) -> Iterator[_Play]:
+    """Plays in this process."""
+    from mathturn_gym.rollout import collect
+
+    # The gold answers are for the file of episodes: no policy sees an info.
+    env: Any = config.make("test", num_envs, policy=policy, problems=problems, gold_in_info=True)
+
+    def play(done: Collection[int], keep: Callable[[Episode], None]) -> None:
+        for first, count in missing_ranges(done, total):
+            collect(env, policy, count, first_index=first, on_episode=keep, **options)
+
+    try:
+        yield play
+    finally:
+        env.close()
+
+
+@contextmanager
+def _on_ray(
+    config: EnvConfig,
+    policy: PolicyConfig,
+    workers: RaySettings,
+    problems: ProblemSource,
+    total: int,
+    options: Mapping[str, Any],
+) -> Iterator[_Play]:
+    """Plays on a cluster; the problems travel, the policy's folder must be there."""
+    from mathturn_gym.engines.ray import RayEngine
+
+    with RayEngine(config, policy, workers) as engine:
+
+        def play(done: Collection[int], keep: Callable[[Episode], None]) -> None:
+            for episode in engine.begin(problems, total, done=done, gold_in_info=True, **options):
+                keep(episode)
+
+        yield play
+
+
+def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> list[Episode]:
     """Plays the episodes of 0..total-1 that `path` does not hold yet, adding each as it ends; returns them all.
 
     Args:
-        env: Vector environment.
-        policy: The policy.
+        play: Plays them.
         total: Episodes in all.
         path: JSON-lines file, which may exist.
         console: Shows progress.
-        seed: Of the collection.
-        **kwargs: Of `collect`.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from mathturn_gym.rollout import collect
     from mathturn_gym.trajectories import EpisodeWriter, read_episodes
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -157,8 +198,7 @@ def play_and_keep(
             solved = sum(e.solved for e in done.values())
             progress.update(task, advance=1, description=f"solved {solved / len(done):.3f}")
 
-        for first, count in missing_ranges(done, total):
-            collect(env, policy, count, seed=seed, first_index=first, on_episode=keep, **kwargs)
+        play(list(done), keep)
     return [done[index] for index in range(total)]
 
 
@@ -243,10 +283,12 @@ def _report(
             "warnings": warnings,
         },
     )
-    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings)
+    unmarked = [f"{name} with unmarked answers too: {figure}" for name, figure in lenient.items()]
+    notes = [*warnings, *unmarked]
+    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings, notes=notes)
     console.print(report_tables(report, title))
-    for name, figure in lenient.items():
-        console.print(f"{name} with unmarked answers too: {figure}", markup=False, highlight=False)
+    for line in unmarked:
+        console.print(line, markup=False, highlight=False)
     for warning in warnings:
         console.print(plain_text(f"warning: {warning}", "yellow"))
     for words in (

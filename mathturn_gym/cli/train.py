@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, training_engine
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from mathturn_gym.baselines._session import Engine
     from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.baselines.training import TrainResult
 
@@ -23,7 +25,10 @@ __all__ = ["run_training", "train"]
 def train(
     env: EnvOptions,
     task: Annotated[
-        str, typer.Argument(help="add1, lins, guess8, mul2, mixed, or the TOML file of a task of your own.")
+        str,
+        typer.Argument(
+            help="add1, lins, guess8, mul2, mixed, smol-add1, smol-add2, smol-lins, gsm8k, or the TOML file of a task of your own."
+        ),
     ] = "lins",
     algorithm: Annotated[
         str | None,
@@ -41,6 +46,8 @@ def train(
         ),
     ] = None,
     keep: Annotated[int | None, typer.Option(help="Checkpoints that are kept; 2 by default.")] = None,
+    engine: ENGINE = "local",
+    engine_settings: ENGINE_SETTINGS = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, as it began.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")] = False,
 ) -> None:
@@ -69,7 +76,8 @@ def train(
         config = read_config(folder)
     else:
         config = _config(task, algorithm, changes, budget)
-    result = run_training(console, config, folder, resume=resume, overwrite=overwrite)
+    chosen = training_engine(engine, engine_settings)
+    result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
     if result.interrupted:
         going_on = command_line("train", "--run-dir", folder, "--resume")
         console.print(
@@ -106,10 +114,14 @@ def _refuse_changes(changes: dict[str, Any]) -> None:
         )
 
 
-def run_training(console: Console, config: RunConfig, run_dir: Path, *, resume: bool, overwrite: bool) -> TrainResult:
+def run_training(
+    console: Console, config: RunConfig, run_dir: Path, engine: Engine | None = None, *, resume: bool, overwrite: bool
+) -> TrainResult:
     """Trains with a live display."""
     from mathturn_gym.baselines import training
     from mathturn_gym.baselines._display import TrainingDisplay
 
     with TrainingDisplay(config, console) as display:
-        return training.train(config, run_dir=run_dir, resume=resume, overwrite=overwrite, on_progress=display)
+        return training.train(
+            config, run_dir=run_dir, engine=engine, resume=resume, overwrite=overwrite, on_progress=display
+        )

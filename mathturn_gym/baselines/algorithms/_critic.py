@@ -117,7 +117,7 @@ class CriticState(State):
                 loss = (values[:, :-1][at[:, 1:]] - part.returns[at]).square().sum() / count
                 loss.backward()
                 error += float(loss.detach())
-            norm = self._optimizer.step(rate)
+            norm, error = self._optimizer.step(rate), self.trainer.summed(error)
             self.trainer.check_finite("the critic's loss", error, norm)
             errors.append(error)
         spread = float(targets.var(unbiased=False)) if targets.numel() else 0.0

@@ -1,0 +1,328 @@
+"""What runs on the cluster: actors that play, and actors that hold a policy for them.
+
+Nothing here imports Ray: the engine makes actors of these classes, and tests call them as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+from mathturn_gym.config import EnvConfig
+from mathturn_gym.decoding import PolicyConfig, load_policy
+from mathturn_gym.engines._ledger import Share
+from mathturn_gym.engines._wire import PackedEpisodes, PackedWeights
+from mathturn_gym.errors import InvalidValueError, PolicyError
+from mathturn_gym.problems import Curriculum, ProblemSource
+from mathturn_gym.rollout import acollect, collect
+from mathturn_gym.types import Completion, Episode, Ids
+
+__all__ = ["Job", "PolicyActor", "PolicyPool", "RolloutActor", "WorkerSettings"]
+
+_PATIENCE_SECONDS: Final = 120.0
+"""How long a request waits for a policy actor to take the place of one that died."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every worker of an engine is made of.
+
+    Args:
+        env: Environment and splits.
+        policy: What `load_policy` makes the policy of.
+        threads: CPU threads of torch.
+        precision: "float32", or "bfloat16" for autocast around sampling.
+    """
+
+    env: EnvConfig
+    policy: PolicyConfig
+    threads: int = 1
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a collection's episodes are; a share names some of them.
+
+    Args:
+        name: Unlike any other job's of the engine.
+        problems: What is played.
+        seed: See `collect`.
+        group_size: See `collect`.
+        discount: See `collect`.
+        problem_ids: See `collect`.
+        keywords: Of `EnvConfig.make`, besides the config's own.
+    """
+
+    name: int
+    problems: ProblemSource
+    seed: int
+    group_size: int
+    discount: float
+    problem_ids: Sequence[str] | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _prepare_process(settings: WorkerSettings) -> None:
+    import torch
+
+    torch.set_num_threads(settings.threads)  # sums come out the same on every node
+
+
+def _loaded_weights(policy: Any, weights: PackedWeights | None, version: int) -> None:
+    if weights is None or version <= getattr(policy, "version", 0):
+        return
+    if not callable(getattr(policy, "update_weights", None)):
+        raise InvalidValueError(f"policy {type(policy).__name__} takes no weights: it has no update_weights()")
+    policy.update_weights(weights.state_dict(), version=version)
+
+
+class PolicyActor:
+    """A policy that rollout actors ask, many at once.
+
+    Args:
+        settings: See `WorkerSettings`.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._policy: Any = None
+        self._asked: Any = None
+
+    async def start(self, weights: PackedWeights | None, version: int) -> dict[str, Any]:
+        """Loads the policy; returns what the engine and the rollout actors need to know of it.
+
+        Args:
+            weights: The newest there are, or None.
+            version: Theirs.
+
+        Raises:
+            MathTurnError: the policy does not load here, or cannot be asked by others.
+        """
+        await asyncio.to_thread(self._load, weights, version)
+        return {"pid": os.getpid(), "tokenizer": getattr(self._policy, "tokenizer", None)}
+
+    def _load(self, weights: PackedWeights | None, version: int) -> None:
+        from mathturn_gym.decoding.servers import AsyncCausalLMPolicy
+        from mathturn_gym.wrappers.policy import CausalLMPolicy
+
+        _prepare_process(self._settings)
+        self._policy = load_policy(self._settings.policy)
+        _loaded_weights(self._policy, weights, version)
+        if callable(getattr(self._policy, "acomplete", None)):
+            self._asked = self._policy
+        elif isinstance(self._policy, CausalLMPolicy):
+            self._asked = AsyncCausalLMPolicy(self._policy)
+        else:
+            raise InvalidValueError(
+                f"policy actors need a CausalLMPolicy or a policy with acomplete(), got {type(self._policy).__name__}:"
+                " leave policy_actors at 0, and each rollout actor has a policy of its own"
+            )
+
+    async def acomplete(
+        self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None
+    ) -> Completion:
+        """See `AsyncPolicy.acomplete`."""
+        found: Completion = await self._asked.acomplete(context, max_tokens=max_tokens, seed=seed, session=session)
+        return found
+
+    async def update_weights(self, weights: PackedWeights, version: int) -> int:
+        """Takes newer weights; requests that are under way go on with them. Returns the policy's version.
+
+        Args:
+            weights: All weights, or a LoRA adapter's.
+            version: Above the last one; older ones arrive late, and are left alone.
+
+        Raises:
+            CheckpointError: they do not fit.
+        """
+        await asyncio.to_thread(_loaded_weights, self._policy, weights, version)
+        return int(getattr(self._policy, "version", version))
+
+    async def ended(self) -> None:
+        """Never returns: whoever waits for it is told when the actor dies."""
+        await asyncio.Event().wait()
+
+
+class PolicyPool:
+    """The policy of a rollout actor whose model lives in policy actors: a session stays with one while it lives.
+
+    Args:
+        handles: The policy actors.
+        dead: The exceptions that mean that an actor is gone.
+        tokenizer: Theirs.
+
+    Attributes:
+        scheduler: "async".
+    """
+
+    scheduler: Final = "async"
+
+    def __init__(self, handles: Sequence[Any], dead: tuple[type[BaseException], ...], tokenizer: Any) -> None:
+        self.handles, self.tokenizer = list(handles), tokenizer
+        self._dead = dead
+
+    async def acomplete(
+        self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None
+    ) -> Completion:
+        """See `AsyncPolicy.acomplete`; asks another actor where the one that had the session has died.
+
+        Raises:
+            PolicyError: no policy actor came back in time.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < _PATIENCE_SECONDS:
+            # The same seed gives the same sample, whoever draws it.
+            handle = self.handles[crc32((session or "").encode()) % len(self.handles)]
+            try:
+                found: Completion = await handle.acomplete.remote(
+                    context, max_tokens=max_tokens, seed=seed, session=session
+                )
+            except self._dead:
+                await asyncio.sleep(0.05)  # the engine tells this actor who takes its place
+            else:
+                return found
+        raise PolicyError(f"no policy actor answered for {_PATIENCE_SECONDS:g} s: all of them are dead")
+
+
+class RolloutActor:
+    """Environments, their verifier, and a policy: plays shares of episodes.
+
+    Args:
+        settings: See `WorkerSettings`.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._policy: Any = None
+        self._jobs: dict[int, Job] = {}
+        self._envs: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        self._alone = asyncio.Lock()
+
+    async def start(
+        self,
+        weights: PackedWeights | None,
+        version: int,
+        policies: Sequence[Any] = (),
+        dead: tuple[type[BaseException], ...] = (),
+        tokenizer: Any = None,
+    ) -> dict[str, Any]:
+        """Loads what playing needs; returns what the engine needs to know.
+
+        Args:
+            weights: The newest there are; None for a policy that has its own.
+            version: Theirs.
+            policies: Policy actors to ask; none to have a policy of its own.
+            dead: See `PolicyPool`.
+            tokenizer: The policy actors'.
+
+        Raises:
+            MathTurnError: policy or environment cannot be made here.
+        """
+        if policies:
+            self._policy = PolicyPool(policies, dead, tokenizer)
+        await asyncio.to_thread(self._load, weights, version)
+        return {"pid": os.getpid(), "concurrent": self._concurrent}
+
+    def _load(self, weights: PackedWeights | None, version: int) -> None:
+        _prepare_process(self._settings)
+        if self._policy is None:
+            self._policy = load_policy(self._settings.policy)
+            _loaded_weights(self._policy, weights, version)
+
+    @property
+    def _concurrent(self) -> bool:
+        """Whether several shares can be played side by side: the policy is asked in asyncio."""
+        return getattr(self._policy, "scheduler", "batched") == "async"
+
+    async def play(
+        self, name: int, job: Sequence[Awaitable[Job]], share: Share, curriculum: Mapping[str, Any] | None = None
+    ) -> PackedEpisodes:
+        """Plays a share.
+
+        Args:
+            name: Of the job.
+            job: Where it can be had, in a list: what stands there alone, Ray would fetch for every share again.
+            share: Which of its episodes.
+            curriculum: History that the job's curriculum chooses problems by.
+
+        Raises:
+            MathTurnError: an argument, the policy, the verifier or a function of the user's.
+        """
+        if name not in self._jobs:
+            self._jobs.setdefault(name, await job[0])
+        known = self._jobs[name]
+        began = time.perf_counter()
+        if curriculum is not None and isinstance(known.problems, Curriculum):
+            known.problems.load_state_dict(curriculum)
+        if self._concurrent:
+            async with self._env(known, share.count) as env:
+                options = self._options(known, share)
+                episodes = [episode async for episode in acollect(env, self._policy, share.count, **options)]
+        else:
+            async with self._alone, self._env(known, share.count) as env:
+                episodes = await asyncio.to_thread(self._collect, env, known, share)
+        # In the order of their indices, whichever came first: the same share is the same bytes.
+        episodes.sort(key=lambda episode: episode.index)
+        return PackedEpisodes.of(episodes, time.perf_counter() - began)
+
+    def _collect(self, env: Any, job: Job, share: Share) -> list[Episode]:
+        # What was cached for other episodes would change who is computed with whom, and so the last bits.
+        if callable(getattr(self._policy, "drop_caches", None)):
+            self._policy.drop_caches()
+        with self._autocast():
+            return collect(env, self._policy, share.count, **self._options(job, share))
+
+    def _options(self, job: Job, share: Share) -> dict[str, Any]:
+        return {
+            "seed": job.seed,
+            "first_index": share.first,
+            "group_size": job.group_size,
+            "discount": job.discount,
+            "problem_ids": job.problem_ids,
+        }
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._settings.precision == "float32":
+            return nullcontext()
+        import torch
+
+        return torch.autocast(self._policy.device.type, torch.bfloat16)
+
+    @asynccontextmanager
+    async def _env(self, job: Job, places: int) -> AsyncIterator[Any]:
+        """A vector environment for a share, and back to those that are idle when it was played."""
+        idle = self._envs[job.name, places]
+        env = idle.pop() if idle else await asyncio.to_thread(self._made, job, places)
+        yield env  # after an error the episodes in it are nobody's, and neither is it
+        idle.append(env)
+
+    def _made(self, job: Job, places: int) -> Any:
+        return self._settings.env.make("train", places, policy=self._policy, problems=job.problems, **job.keywords)
+
+    async def forget(self, job: int) -> None:
+        """Closes the environments of a job that is over."""
+        self._jobs.pop(job, None)
+        for key in [key for key in self._envs if key[0] == job]:
+            for env in self._envs.pop(key):
+                env.close()
+
+    async def use_policies(self, policies: Sequence[Any]) -> None:
+        """The policy actors that are there now."""
+        self._policy.handles[:] = policies
+
+    async def update_weights(self, weights: PackedWeights, version: int) -> int:
+        """See `PolicyActor.update_weights`."""
+        await asyncio.to_thread(_loaded_weights, self._policy, weights, version)
+        return int(getattr(self._policy, "version", version))
+
+    async def ended(self) -> None:
+        """Never returns: whoever waits for it is told when the actor dies."""
+        await asyncio.Event().wait()
