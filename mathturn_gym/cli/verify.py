@@ -13,10 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mathturn_gym._files import write_atomically
+from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
 if TYPE_CHECKING:
     from mathturn_gym.types import Verdict
+    from mathturn_gym.verifier import Verifier
     from mathturn_gym.verifier.audit import AuditReport
 
 __all__ = ["verify"]
@@ -39,7 +42,22 @@ def verify(
     extract: Annotated[str, typer.Option(help="Where the answer may stand: boxed, marked or lenient.")] = "marked",
     rel_tol: Annotated[float, typer.Option(help="Relative difference at which numbers count as equal.")] = 0.0,
     decimals: Annotated[int | None, typer.Option(help="Compare numbers rounded to this many places.")] = None,
-    file: Annotated[Path | None, typer.Option(help="JSON lines with response, gold and perhaps kind.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON lines with response, gold and perhaps kind; or episodes, or a trainer's or evaluation's log."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="With --file: what changes between this and the verifier asked for: recorded, boxed, marked, lenient, "
+            "evaluated, equivalent, math-verify, trl or package.module:function. Logs: recorded."
+        ),
+    ] = None,
+    show_changed: Annotated[
+        int, typer.Option(help="With --against: print so many answers whose verdict changed.")
+    ] = 10,
     out: Annotated[Path | None, typer.Option(help="Where verdicts (JSON lines) or audit figures (JSON) go.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Run labeled cases through verifiers.")] = False,
@@ -53,7 +71,8 @@ def verify(
     r"""Judge an answer, a file of answers, or a verifier.
 
     Examples: `mathturn verify 'So it is \boxed{0.5}.' --gold 1/2`, `mathturn verify --file answers.jsonl --out
-    verdicts.jsonl`, `mathturn verify --audit --verifier mathturn --verifier math-verify`.
+    verdicts.jsonl`, `mathturn verify --file runs/demo/episodes.jsonl --extract lenient --against recorded`,
+    `mathturn verify --audit --verifier mathturn --verifier math-verify`.
     """
     if audit:
         if response is not None:
@@ -75,8 +94,14 @@ def verify(
         if file is not None:
             if response is not None or gold:
                 raise InvalidValueError("give either RESPONSE with --gold, or --file")
-            _judge_file(judge, file, out, kind)
+            log = is_log(file)
+            if log or against is not None:
+                _rescore(judge, file, log, against or "recorded", out, kind, show_changed)
+            else:
+                _judge_file(judge, file, out, kind)
             return
+        if against is not None:
+            raise InvalidValueError("--against needs --file")
         if response is None or not gold:
             raise InvalidValueError("RESPONSE and --gold are needed (or --file, or --audit)")
         verdict = judge.verify(response, gold, kind=kind)  # type: ignore[arg-type]  # checked there
@@ -166,6 +191,60 @@ def _judge_file(judge: Any, file: Path, out: Path | None, kind: str) -> None:
         if stream is not None:
             stream.close()
     console.print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "no rows")
+
+
+def _rescore(judge: Verifier, file: Path, log: bool, name: str, out: Path | None, kind: str, show_changed: int) -> None:
+    """Judges the answers of a file again, and says what changed against what was recorded or what another one says."""
+    before_of = compared_with(name, judge)
+    if log:
+        answers, left_out = read_answers(file)
+    else:
+        answers, left_out = [_answer(number, row) for number, row in enumerate(_rows(file, kind), 1)], []
+    before, after = before_of(answers), judged(judge, answers)
+    changed = [i for i, (one, other) in enumerate(zip(before, after, strict=True)) if one["status"] != other["status"]]
+    if out is not None:
+        rows = (
+            {
+                "id": one.id,
+                "gold": list(one.gold),
+                "before": old,
+                "after": new,
+                "changed": old["status"] != new["status"],
+            }
+            for one, old, new in zip(answers, before, after, strict=True)
+        )
+        write_atomically(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    console = Console(soft_wrap=True)
+    console.print(changes_table(before, after, (name, f"{judge.extract}, {judge.form}")))
+    console.print(f"{len(changed)} of {len(answers)} verdicts changed", highlight=False)
+    for index in changed[:show_changed]:
+        one, old, new = answers[index], before[index], after[index]
+        console.print(
+            f"{one.id}: {_told(old)} -> {_told(new)}; gold {' or '.join(one.gold)!r:.80}; …{one.response[-120:]!r}",
+            markup=False,
+            highlight=False,
+        )
+    for reason in left_out[:3]:
+        Console(stderr=True).print(f"left out: {reason}", markup=False)
+    if len(left_out) > 3:
+        Console(stderr=True).print(f"left out: {len(left_out) - 3} more")
+
+
+def _told(verdict: dict[str, Any]) -> str:
+    answer = verdict.get("answer")
+    return verdict["status"] if answer is None else f"{verdict['status']} ({answer!r:.60})"
+
+
+def _answer(number: int, row: dict[str, Any]) -> Answer:
+    """A row of a file as an answer, with what the row says of it."""
+    gold = row["gold"]
+    said = row.get("status")
+    if said is None:
+        correct = row.get("correct", row.get("label"))
+        said = None if not isinstance(correct, bool) else "right" if correct else "wrong"
+    golds = (gold,) if isinstance(gold, str) else tuple(gold)
+    recorded = None if said is None else {"status": said, "answer": row.get("answer")}
+    return Answer(str(row.get("id", f"line {number}")), row["response"], golds, row["kind"], recorded)
 
 
 def _judge_chunk(judge: Any, rows: list[dict[str, Any]]) -> list[Verdict]:

@@ -17,7 +17,7 @@ from mathturn_gym.verifier._quick import quick_integer, quick_verdict
 from mathturn_gym.verifier.reading._extraction import POLICIES, Extraction, ExtractionPolicy
 from mathturn_gym.verifier.reading._extraction import extract as find_answer
 from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
-from mathturn_gym.verifier.reading._statements import has_prose, told_value
+from mathturn_gym.verifier.reading._statements import has_prose, told_value, value_in
 from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, SymbolicResult, shared_pool
 from mathturn_gym.verifier.tiers._decide import Finding, decide
 from mathturn_gym.verifier.tiers._scalar import Rounding
@@ -298,6 +298,10 @@ class Verifier:
         if finding.status is Status.WRONG and (told := told_value(prepare(answer).text)) is not None:
             # A sentence, and not its letters multiplied: what counts is the value that it tells.
             finding = self._find(gold, told)
+        elif finding.status is Status.WRONG and self.extract == "lenient" and has_prose(answer):
+            # What others took as the answer may be the sentence in which it was found.
+            span = value_in(answer)
+            finding = finding if span is None else self._find(gold, answer[slice(*span)])
         if finding.status is None:
             return _Decision(Status.UNDECIDED, "", "symbolic", gold, (gold,))
         return _Decision(finding.status, finding.reason, finding.tier, gold)

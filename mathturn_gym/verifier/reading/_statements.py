@@ -188,7 +188,7 @@ _LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}")
 _NOT_WORDS = re.compile(r"[^\w\s.,:;'’=|\\]|[\d_]")
 _INDEX = re.compile(r"_\s*(?:\{[^{}]*\}|\w)")
 _DOUBT = re.compile(
-    r"\b(?:not|no|neither|nor|wrong|incorrect|instead|maybe|perhaps|possibly|either|both|but|if|unless|except|lucky|guess)\b",
+    r"\b(?:not|no|neither|nor|wrong|incorrect|instead|maybe|perhaps|possibly|either|both|but|if|unless|except|lucky|guess|where|when|whenever|provided|assuming|only)\b",
     re.IGNORECASE,
 )
 
