@@ -40,6 +40,6 @@ def batch_figures(episodes: Sequence[Episode], batch: PackedBatch, version: int)
     if not bool(mask.any()):
         return figures
     turn, advantage, age = batch.turn_index[mask], batch.advantages[mask], version - batch.versions[mask]
-    for k in turn.unique().tolist():
+    for k in sorted(set(turn.tolist())):
         figures[f"advantage@{k + 1}"] = float(advantage[turn == k].mean())
     return {**figures, "staleness": float(age.float().mean()), "staleness_max": float(age.max())}
