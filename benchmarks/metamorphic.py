@@ -561,10 +561,23 @@ def choice_base(rng: random.Random) -> Base:
 
 
 _DIGIT = re.compile(r"\d")
-# Where a digit may change and the answer stay: parities, overlapping unions, approximations, periodic functions, labels.
+# Where a digit may change and the answer stay: the middle of a chain, parities, overlapping unions, approximations, periodic functions, labels.
 _ANY_DIGIT = re.compile(
-    r"boxed|\(-1\)|cup|cap|approx|\\circ|\\pmod|\\(?:sin|cos|tan|text|mbox|mathrm)|\([A-J]\)|0 ?[a-z]|!"
+    r"boxed|=[^=]*=|\(-1\)|cup|cap|approx|\\circ|\\pmod|\\(?:sin|cos|tan|text|mbox|mathrm)|\([A-J]\)|0 ?[a-z]|!"
 )
+
+
+_MIXED = re.compile(r"(-?\d+) ?\\[dt]?frac ?\{(\d+)\}\{(\d+)\}")
+
+
+def _product_of(changed: str, gold: str) -> bool:
+    """Whether a mixed number became a product of the same value: 3 times 9/8 is 3 3/8."""
+    one, other = _MIXED.search(changed), _MIXED.search(gold)
+    if one is None or other is None or "0" in (one[3], other[3]):
+        return False
+    whole, top, bottom = map(int, other.groups())
+    mixed = abs(whole) + Fraction(top, bottom)
+    return abs(int(one[1])) * Fraction(int(one[2]), int(one[3])) == mixed
 
 
 def text_base(gold: str) -> Base:
@@ -575,9 +588,12 @@ def text_base(gold: str) -> Base:
 
     def other(rng: random.Random) -> tuple[str, str]:
         places = [match.start() for match in _DIGIT.finditer(gold)]
-        place = rng.choice(places)
-        digit = str((int(gold[place]) + rng.randrange(1, 10)) % 10)
-        return "a digit", gold[:place] + digit + gold[place + 1 :]
+        while True:
+            place = rng.choice(places)
+            digit = str((int(gold[place]) + rng.randrange(1, 10)) % 10)
+            changed = gold[:place] + digit + gold[place + 1 :]
+            if not _product_of(changed, gold):
+                return "a digit", changed
 
     return Base("gold of a file", gold, same, other, worded=True)
 

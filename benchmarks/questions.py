@@ -1,21 +1,36 @@
-"""Three questions about training over turns, answered with intervals over seeds.
+"""Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
 
-    python benchmarks/questions.py                # both tasks, 5 seeds
+    python benchmarks/questions.py                                            # lins and guess8, 5 seeds
+    python benchmarks/questions.py --tasks smol-add2 --tokens 20000 --seeds 3
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?
-2. Does answering over turns beat as many independent answers (acc@k against pass@k)?
+2. Does answering over turns beat the same number of tries without a dialogue?
 3. Which discount moves success to the first turn?
 
-Each is asked on `lins`, where feedback says no more than "wrong", and on `guess8`, where it informs. All policies are
-trained by clipped REINFORCE within the same budget of ids, and play the same test problems: dialogues over all turns, and as
-many answers to the first turn alone. Differences are paired by seed; intervals are Student's, 95 %, over the seeds.
+All policies are trained by clipped REINFORCE within the same budget of ids. Whatever is chosen (the discount that
+stands for multi-turn training) is chosen on the validation split; the test split is played once by every policy.
+
+Controls, on the test split:
+
+* acc@K by mode     the same policy told nothing (none), anything (random), the opposite (flipped); for problems with
+                    hints also hints that lie (hint-flipped) and of which half lie (hint-random)
+* fresh@K           K tries in fresh contexts, until one is right: what the extra tries are worth without a dialogue
+                    (the unbiased estimate of pass@K)
+* distinct@K        the same without repeats: a memory of what was tried, and nothing else
+* deaf@K            the best policy that ignores feedback, computed (`listeners.py`), where every problem has one prompt
+* trained deaf      a policy trained over turns on neutral feedback
+* untrained         the policy that all begin with
+
+Differences are paired by seed; intervals are Student's, 95 %, over the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,135 +41,229 @@ from scipy import stats
 
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines._process import cpu_threads
+from mathturn_gym.decoding import load_policy
 from mathturn_gym.metrics import pass_at_k, summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
+from mathturn_gym.verifier import answer_key
 
 TOKENS: Final = {"lins": 60_000, "guess8": 30_000}
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     # On validation problems, at this budget, better than .005 and no worse than .01 for both kinds of training.
     "lins": {"entropy_weight": 0.02},
-    "guess8": {},
 }
-TRAINED: Final[Mapping[str, Mapping[str, Any]]] = {
+TRAINED: Final[Mapping[str, Mapping[str, Any] | None]] = {
+    "untrained": None,
     "single-turn": {"num_turns": 1},
     "discount 0": {"discount": 0.0},
     "discount 1": {"discount": 1.0},
+    "trained deaf": {"env.feedback": "none"},
 }
+MULTI_TURN: Final = ("discount 0", "discount 1")
+MODES: Final = ("none", "random", "flipped")
+HINT_MODES: Final = ("hint-random", "hint-flipped")
 PLAYED: Final = 512
+ALONE: Final = 16
+"""Answers to the first turn per problem."""
 
 
-def play(policy: Policy, config: RunConfig, group: int = 1, **changes: Any) -> list[Episode]:
-    """Episodes on the test problems; the same problems and samples for every policy of a seed."""
-    env: Any = config.env.make("test", 128, **changes)
+def play(policy: Policy, config: RunConfig, split: str, episodes: int, group: int = 1, **changes: Any) -> list[Episode]:
+    """Episodes on a split; the same problems and samples for every policy of a seed."""
+    env: Any = config.env.make(split, 128, policy=policy, **changes)
     try:
-        return collect(env, policy, PLAYED * group, seed=derive_seed(config.seed, "test"), group_size=group)
+        return collect(env, policy, episodes, seed=derive_seed(config.seed, split), group_size=group)
     finally:
         env.close()
 
 
-def passes(episodes: list[Episode], k: int) -> float:
-    """pass@k of episodes of one turn: the unbiased estimate, mean over problems weighted by their episodes."""
-    groups: dict[str, list[bool]] = {}
+def solved(episodes: Sequence[Episode], k: int) -> float:
+    """Share solved within k turns."""
+    return float(np.mean([any(v.correct for v in episode.verdicts[:k]) for episode in episodes]))
+
+
+def by_problem(episodes: Sequence[Episode]) -> list[list[Episode]]:
+    """Episodes of one turn, by the group that they were sampled in."""
+    found: dict[object, list[Episode]] = {}
     for episode in episodes:
-        groups.setdefault(episode.problem_id, []).append(any(v.correct for v in episode.verdicts))
-    known = [(len(right), pass_at_k(len(right), sum(right), k)) for right in groups.values() if len(right) >= k]
-    return sum(n * value for n, value in known) / sum(n for n, _ in known)
+        found.setdefault(episode.group, []).append(episode)
+    return list(found.values())
 
 
-def one(task: str, trained: str, seed: int, out: Path) -> dict[str, Any]:
-    """Trains one policy and plays it both ways; what an earlier call has done with the same settings is read."""
-    run_dir = out / f"{task}-{trained.replace(' ', '-')}-{seed}"
+def fresh(groups: Sequence[Sequence[Episode]], k: int) -> float:
+    """Solved within k tries in fresh contexts: pass@k, the unbiased estimate."""
+    return float(np.mean([pass_at_k(len(g), sum(e.verdicts[0].correct for e in g), k) for g in groups]))
+
+
+def without_repeats(groups: Sequence[Sequence[Episode]], k: int) -> float:
+    """Solved by the first k *different* answers, averaged over where one begins to read a problem's answers.
+
+    No answer at all is an answer here, which is not given twice either.
+    """
+
+    def one(group: Sequence[Episode], start: int) -> bool:
+        seen: set[str] = set()
+        for i in range(len(group)):
+            verdict = group[(start + i) % len(group)].verdicts[0]
+            if len(seen) == k:
+                break
+            seen.add("" if verdict.answer is None else answer_key(verdict.answer))
+            if verdict.correct:
+                return True
+        return False
+
+    return float(np.mean([one(group, start) for group in groups for start in range(len(group))]))
+
+
+def figures(policy: Policy, task: str, seed: int) -> dict[str, float]:
+    """Everything that is measured of a policy."""
+    config = load_task(task).config(settings={"seed": seed})
+    turns = int(config.env.value("num_turns"))
+    found = {"validation acc@K": solved(play(policy, config, "validation", PLAYED), turns)}
+    dialogues = play(policy, config, "test", PLAYED)
+    found |= {"acc@1": solved(dialogues, 1), "acc@K": solved(dialogues, turns)}
+    summary = summarize(dialogues, by=()).figures
+    if "repeated_answer" in summary and summary["repeated_answer"].value is not None:
+        found["repeated_answer"] = summary["repeated_answer"].value
+    hinted = str(config.env.value("feedback")).startswith("hint")
+    for mode in (*MODES, *(HINT_MODES if hinted else ())):
+        found[f"acc@K {mode}"] = solved(play(policy, config, "test", PLAYED, feedback=mode), turns)
+    alone = by_problem(play(policy, config, "test", PLAYED // 2 * ALONE, group=ALONE, num_turns=1))
+    found |= {"fresh@K": fresh(alone, turns), "distinct@K": without_repeats(alone, turns)}
+    return {**found, "problems": float(len({episode.problem_id for episode in dialogues}))}
+
+
+def one(task: str, trained: str, seed: int, tokens: int, out: Path) -> dict[str, Any]:
+    """Trains one policy and plays it; what an earlier call has done with the same settings is read."""
+    run_dir = out / f"{Path(task).stem}-{trained.replace(' ', '-')}-{seed}"
+    changes, kind = {"seed": seed}, TRAINED[trained]
     unseen = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
-    changes = {"seed": seed, **unseen, **SETTINGS[task], **TRAINED[trained]}
-    config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": TOKENS[task]})
+    changes |= {**unseen, **SETTINGS.get(task, {}), **(kind or {})}
+    config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": tokens})
     file = run_dir / "row.json"
     if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == config.to_json():
         found: dict[str, Any] = before["row"]
         return found
     with cpu_threads(1):
-        done = train(config, run_dir=run_dir, overwrite=True)
-        whole = load_task(task).config(settings={"seed": seed})
-        turns = int(whole.env.value("num_turns"))
-        dialogue = summarize(play(done.policy, whole), by=()).figures
-        alone = play(done.policy, whole, group=turns, num_turns=1)
-    reached = [dialogue[f"acc@{k}"].value for k in range(turns, 0, -1) if f"acc@{k}" in dialogue]
-    row = {
-        "task": task,
-        "trained": trained,
-        "seed": seed,
-        "acc@1": dialogue["acc@1"].value,
-        "acc@K": reached[0],  # where all had ended sooner, that of the last turn there was
-        "pass@K": passes(alone, turns),
-        "tokens": done.tokens,
-        "episodes": done.episodes,
-    }
+        if kind is None:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            policy: Policy = load_policy(config.policy)
+            used = 0
+        else:
+            done = train(config, run_dir=run_dir, overwrite=True)
+            policy, used = done.policy, done.tokens
+        row = {"task": task, "trained": trained, "seed": seed, "tokens": used, **figures(policy, task, seed)}
     file.write_text(json.dumps({"row": row, "config": config.to_json()}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row), flush=True)
     return row
 
 
-def interval(values: list[float]) -> tuple[float, float, float]:
+def deaf_at(task: str, turns: int) -> float | None:
+    """The best policy that ignores feedback, where the prompt says nothing about the answer; None elsewhere."""
+    name = str(load_task(task).env.value("problems"))
+    number = name.removeprefix("guess")
+    if number == name or not number.isdecimal():
+        return None
+    path = Path(__file__).with_name("listeners.py")
+    spec = importlib.util.spec_from_file_location("listeners", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return float(module.deaf(int(number), turns))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and Student's 95 % interval."""
     mean, error = float(np.mean(values)), float(stats.sem(values))
     half = float(stats.t.ppf(0.975, len(values) - 1)) * error
     return mean, mean - half, mean + half
 
 
-def shown(values: list[float]) -> str:
-    """As "+.012 (-.003 to +.027)"."""
+def shown(values: Sequence[float]) -> str:
+    """As "+.012 (-.003 to +.027)"; of a single seed the mean alone."""
+    if len(values) < 2:
+        return f"{float(np.mean(values)):+.3f} (one seed)"
     return "{:+.3f} ({:+.3f} to {:+.3f})".format(*interval(values))
 
 
-def answers(rows: list[dict[str, Any]], task: str) -> list[tuple[str, str, list[float]]]:
-    """Question, comparison, and the differences by seed."""
-    of = {(row["trained"], row["seed"]): row for row in rows if row["task"] == task}
+def chosen(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which discount stands for multi-turn training: the one with the higher acc@K on the validation split."""
+    return max(
+        MULTI_TURN, key=lambda name: float(np.mean([r["validation acc@K"] for r in rows if r["trained"] == name]))
+    )
+
+
+def answers(rows: Sequence[Mapping[str, Any]], deaf: float | None) -> list[tuple[str, str, list[float]]]:
+    """Question, comparison, and the differences by seed.
+
+    Args:
+        rows: Of one task.
+        deaf: What the best policy that ignores feedback reaches, where that is known.
+    """
+    of = {(row["trained"], row["seed"]): row for row in rows}
     seeds = sorted({seed for _, seed in of})
+    best = chosen(rows)
 
     def minus(a: tuple[str, str], b: tuple[str, str]) -> list[float]:
         return [of[a[0], seed][a[1]] - of[b[0], seed][b[1]] for seed in seeds]
 
-    best = max((t for t in TRAINED if t != "single-turn"), key=lambda t: np.mean([of[t, s]["acc@K"] for s in seeds]))
-    return [
+    found = [
         ("1 training", f"acc@1: multi-turn ({best}) - single-turn", minus((best, "acc@1"), ("single-turn", "acc@1"))),
         ("1 training", f"acc@K: multi-turn ({best}) - single-turn", minus((best, "acc@K"), ("single-turn", "acc@K"))),
-        ("2 answering", f"own acc@K - own pass@K ({best})", minus((best, "acc@K"), (best, "pass@K"))),
-        ("2 answering", f"acc@K ({best}) - pass@K (single-turn)", minus((best, "acc@K"), ("single-turn", "pass@K"))),
+        (
+            "1 training",
+            f"acc@K ({best}) - distinct@K (single-turn)",
+            minus((best, "acc@K"), ("single-turn", "distinct@K")),
+        ),
+        ("1 training", f"acc@K: {best} - trained deaf", minus((best, "acc@K"), ("trained deaf", "acc@K"))),
+        ("2 answering", f"own acc@K - own fresh@K ({best})", minus((best, "acc@K"), (best, "fresh@K"))),
+        ("2 answering", f"own acc@K - own distinct@K ({best})", minus((best, "acc@K"), (best, "distinct@K"))),
+        ("2 answering", f"own acc@K - told nothing ({best})", minus((best, "acc@K"), (best, "acc@K none"))),
+        ("2 answering", f"own acc@K - told anything ({best})", minus((best, "acc@K"), (best, "acc@K random"))),
         ("3 discount", "acc@1: discount 0 - discount 1", minus(("discount 0", "acc@1"), ("discount 1", "acc@1"))),
         ("3 discount", "acc@K: discount 0 - discount 1", minus(("discount 0", "acc@K"), ("discount 1", "acc@K"))),
     ]
+    if deaf is not None:
+        found.insert(4, ("1 training", f"acc@K ({best}) - deaf@K", [of[best, seed]["acc@K"] - deaf for seed in seeds]))
+    return found
 
 
 def main() -> None:
     """Trains, plays, prints the tables, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=sorted(TOKENS), default=["lins", "guess8"])
+    parser.add_argument("--tasks", nargs="+", default=["lins", "guess8"], help="names, or files of tasks of your own")
+    parser.add_argument("--tokens", type=int, help="budget of a run (default: by task)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/questions"))
     options = parser.parse_args()
-    jobs = [(task, trained, seed) for task in options.tasks for seed in range(options.seeds) for trained in TRAINED]
+    for task in options.tasks:
+        if options.tokens is None and task not in TOKENS:
+            parser.error(f"--tokens must be given for task {task!r}")
+    tokens = {task: options.tokens or TOKENS[task] for task in options.tasks}
+    # Seed by seed: whoever stops it early has whole seeds.
+    jobs = [
+        (task, kind, seed, tokens[task]) for seed in range(options.seeds) for task in options.tasks for kind in TRAINED
+    ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         rows = [f.result() for f in [pool.submit(one, *job, options.out) for job in jobs]]
     facts: dict[str, Any] = {"rows": rows, "differences": []}
     for task in options.tasks:
-        print(f"\n{task}: mean and 95 % interval over {options.seeds} seeds, {TOKENS[task]} ids each")
-        for trained in TRAINED:
-            own = [row for row in rows if (row["task"], row["trained"]) == (task, trained)]
-            figures = "   ".join(f"{name} {shown([row[name] for row in own])}" for name in ("acc@1", "acc@K", "pass@K"))
-            print(f"  {trained:14} {figures}")
-        for question, what, differences in answers(rows, task):
+        own = [row for row in rows if row["task"] == task]
+        turns = int(load_task(task).env.value("num_turns"))
+        deaf = deaf_at(task, turns)
+        print(f"\n{task}: mean and 95 % interval over {options.seeds} seeds, {tokens[task]:,} ids each, K = {turns},")
+        print(f"  {min(row['problems'] for row in own):.0f} different test problems or more")
+        for name in [name for name in own[0] if name not in ("task", "trained", "seed", "tokens", "problems")]:
+            of_kind = {kind: [row[name] for row in own if row["trained"] == kind and name in row] for kind in TRAINED}
+            print(f"  {name:22}" + "   ".join(f"{kind} {shown(v)}" for kind, v in of_kind.items() if v))
+        if deaf is not None:
+            print(f"  {'deaf@K':22}{deaf:.3f}, computed")
+        for question, what, differences in answers(own, deaf):
             print(f"  {question:12} {what:58} {shown(differences)}")
-            facts["differences"].append(
-                {
-                    "task": task,
-                    "question": question,
-                    "what": what,
-                    "by seed": differences,
-                    "mean": interval(differences),
-                }
-            )
+            facts["differences"].append({"task": task, "question": question, "what": what, "by seed": differences})
     out = options.out / "questions.json"
     out.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     print(f"written to {out}")

@@ -125,11 +125,11 @@ def batch_html(batch: PackedBatch) -> str:
 def report_html(report: Report) -> str:
     """The figures of `summarize` as a table, each with its interval drawn where it lies in [0, 1]."""
     rows = []
-    for name, figure in report.figures.items():
-        if figure.value is not None:
-            rows.append(
-                f"<tr><td>{html_text(name)}</td><td>{html_text(str(figure))}</td><td>{_interval(figure)}</td></tr>"
-            )
+    for question, names in report.by_question().items():
+        rows.append(f'<tr><td colspan="3" style="text-align:left;opacity:.65">{html_text(question)}</td></tr>')
+        for name in names:
+            told = f"<td>{html_text(str(report[name]))}</td><td>{_interval(report[name])}</td>"
+            rows.append(f'<tr><td style="text-align:left;padding-left:1em">{html_text(name)}</td>{told}</tr>')
     head = f"{report.episodes:,} episodes on {report.problems:,} problems, {report.confidence:.0%} intervals"
     counts = f"ended: {_counts(report.stop_reasons)} · turns: {_counts(report.verdicts)}"
     parts = "".join(

@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from mathturn_gym._calls import call_with_turn, name_of, place_of
+from mathturn_gym._text import shorten
 from mathturn_gym.dialogue import DialogueLike, History, Tokenizer, make_dialogue
 from mathturn_gym.errors import (
     EpisodeStateError,
@@ -74,6 +75,10 @@ class EpisodeState:
     next_index: int
     rng_state: Mapping[str, Any] | None
     segments: tuple[Ids, ...] = ()
+
+    def __repr__(self) -> str:
+        """`EpisodeState(on 'lins/3f', 2 turns, 57 tokens)`."""
+        return f"EpisodeState(on {shorten(self.problem.id)}, {len(self.turns)} turns, {len(self.ids)} tokens)"
 
 
 class Beginning(NamedTuple):

@@ -38,6 +38,7 @@ class PolicyLoss:
         entropy: Mean entropy in nats over tokens, detached (0 where none was given).
         kl: Mean KL estimate over tokens, detached (0 where no reference was given).
         ratio_mean: Mean importance ratio over tokens (1 where none is used).
+        ratio_max: The largest of them.
         clip_fraction: Share of tokens whose gradient the clipping took away.
         approximate_kl: k3 estimate of KL(behavior || current) per token (0 where behavior log-probs are missing).
     """
@@ -47,6 +48,7 @@ class PolicyLoss:
     entropy: torch.Tensor
     kl: torch.Tensor
     ratio_mean: torch.Tensor
+    ratio_max: torch.Tensor
     clip_fraction: torch.Tensor
     approximate_kl: torch.Tensor
 
@@ -231,6 +233,7 @@ def policy_loss(
         entropy=entropy_mean.detach(),
         kl=kl_mean.detach(),
         ratio_mean=ratios.detach().mean() if ratios.numel() else zero,
+        ratio_max=ratios.detach().max() if ratios.numel() else zero,
         clip_fraction=clipped,
         approximate_kl=(gap.exp() - 1 - gap).mean() if gap.numel() and batch.has_logprobs else zero,
     )

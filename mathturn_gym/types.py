@@ -324,6 +324,10 @@ class TurnRecord:
     reward_terms: Mapping[str, float] | None = None
     segment: int = 0
 
+    def __repr__(self) -> str:
+        r"""`TurnRecord('\\boxed{3}', wrong, reward -1)`."""
+        return f"TurnRecord({shorten(self.response)}, {self.verdict.status.value}, reward {self.reward:g})"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnContext:
@@ -352,6 +356,11 @@ class TurnContext:
     earlier: tuple[TurnRecord, ...] = ()
     verdict: Verdict | None = None
     segments: tuple[Ids, ...] = ()
+
+    def __repr__(self) -> str:
+        r"""`TurnContext(turn 1 of 4 on 'p/1', 57 tokens, '\\boxed{3}')`; the turn counts from 0."""
+        where = f"turn {self.turn} of {self.num_turns} on {shorten(self.problem.id)}"
+        return f"TurnContext({where}, {len(self.context_ids)} tokens, {shorten(self.response)})"
 
     def earlier_ids(self, turn: int) -> Ids:
         """The action of an earlier turn, int64 (A,)."""

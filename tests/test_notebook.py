@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mathturn_gym.metrics import summarize
+from mathturn_gym.baselines import TrainResult
+from mathturn_gym.env import EpisodeState
+from mathturn_gym.metrics import compare, summarize
 from mathturn_gym.packing import LAYOUTS, pack
 from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.types import Episode, Problem, Status, Verdict
+from mathturn_gym.types import Episode, Problem, Status, TurnContext, TurnRecord, Verdict
+from mathturn_gym.view._records import from_episodes
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\" ' & \u202e\x1b[31m </div>"
 SEEN = "<script>alert(1)</script><img src=x onerror=alert(1)>\" ' & ⟨U+202E⟩␛[31m </div>"
@@ -30,7 +34,7 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert {name for name, _ in attrs} <= {"style", "title"}
+        assert {name for name, _ in attrs} <= {"style", "title", "colspan"}
         self.tags.append(tag)
         self.open.append(tag)
 
@@ -107,3 +111,20 @@ def test_a_report_shows_its_figures_with_intervals() -> None:
     assert "acc@1" in page
     assert "20 episodes on 20 problems, 95% intervals" in page
     assert "position:absolute;left:" in page
+    assert page.index("How often is it right?") < page.index("acc@1") < page.index("What goes wrong?")
+
+
+def test_reprs_fit_a_line() -> None:
+    episodes = [synthetic_episode(0, i, [30, 40], responses=("x" * 500, "y")) for i in range(20)]
+    turn = TurnRecord("x" * 500, Verdict(Status.WRONG), "", -1.0, 3, 9)
+    problem = Problem("p/1", "x" * 500, "4")
+    state = EpisodeState(problem, np.zeros(500, np.int64), (turn,), None, False, 0, 1, None)
+    context = TurnContext(problem, 1, 4, "x" * 500, np.zeros(500, np.int64))
+    report, compared = summarize(episodes), compare(episodes, episodes, permutations=10)
+    done = TrainResult(Path("runs/a"), None, [{"iteration": i} for i in range(99)], "finished", "", 640, 20480, 1.5)
+    for thing in (*episodes[:1], turn, problem, state, context, report, compared, *from_episodes(episodes[:1]), done):
+        shown = repr(thing)
+        assert len(shown) < 200
+        assert "\n" not in shown
+        assert shown.startswith(f"{type(thing).__name__}(")
+    assert f"acc@2 {report['acc@2']}" in repr(report)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mathturn_gym.baselines._rows import episode_of_rows
+
 if TYPE_CHECKING:
     from mathturn_gym.baselines._session import Metrics
     from mathturn_gym.baselines._trainer import Trainer
@@ -54,11 +56,11 @@ def corrected(batch: PackedBatch, trainer: Trainer) -> tuple[PackedBatch, Metric
 
 
 def without_cut_off(batch: PackedBatch) -> PackedBatch:
-    """The batch without the tokens of turns that their budget cut off; row i is episode i."""
+    """The batch without the tokens of turns that their budget cut off."""
     width = int(batch.facts.turns.max(initial=0)) + 1
     kept = np.ones((batch.num_rows, width), np.bool_)
-    for row in range(batch.num_rows):
-        flags = batch.facts[row]["turn_truncated"]
+    for row, episode in enumerate(episode_of_rows(batch).tolist()):
+        flags = batch.facts[episode]["turn_truncated"]
         kept[row, : len(flags)] = ~np.asarray(flags, np.bool_)
     table = torch.from_numpy(kept).to(batch.device)
     rows = torch.arange(batch.num_rows, device=batch.device)[:, None].expand_as(batch.turn_index)

@@ -61,13 +61,19 @@ def with_advantages(episodes: Sequence[Episode], batch: PackedBatch) -> list[Epi
     """
     if batch.layout != "episode" or batch.form != "padded":
         return list(episodes)
-    row_of = {batch.facts[at]["index"]: row for row, at in enumerate(batch.pieces.episode.tolist())}
+    values = {episode.index: np.full(len(episode.ids), np.nan, np.float32) for episode in episodes}
+    given: set[int] = set()
+    pieces, advantages = batch.pieces, batch.advantages.float().cpu().numpy()
+    columns = (pieces.row, pieces.episode, pieces.start, pieces.length, pieces.offset)
+    for row, at, start, length, offset in zip(*(column.tolist() for column in columns), strict=True):
+        index = batch.facts[at]["index"]
+        if index in values:
+            values[index][start : start + length] = advantages[row, offset : offset + length]
+            given.add(index)
     found = []
     for episode in episodes:
-        row = row_of.get(episode.index)
-        if row is not None:
-            values = batch.advantages[row, : len(episode.ids)].float().cpu().numpy()
-            own = np.where(episode.loss_mask, values, np.float32(np.nan))
+        if episode.index in given:
+            own = np.where(episode.loss_mask, values[episode.index], np.float32(np.nan))
             episode = replace(episode, token_values={**episode.token_values, "advantage": own})
         found.append(episode)
     return found

@@ -27,9 +27,11 @@ from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
 from mathturn_gym.baselines._corrections import corrected
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
+from mathturn_gym.baselines._figures import batch_figures
 from mathturn_gym.baselines._kept_episodes import with_advantages
 from mathturn_gym.baselines._optimizer import Optimizer
 from mathturn_gym.baselines._process import cpu_threads
+from mathturn_gym.baselines._rows import episode_of_rows, select_episodes
 from mathturn_gym.baselines._run_folder import RunFolder
 from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
 from mathturn_gym.baselines._signal import DryWatch, carries_signal, groups_of, rows_with_signal, uniform_share
@@ -187,7 +189,8 @@ class Trainer(Session):
             iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
         )
         rate = options.rate(self.iteration, share)
-        figures = {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        figures = batch_figures(episodes, batch, self._policy.version)
+        figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
         if self.algorithm.episodes_per_problem > 1:
             figures["uniform_groups"] = uniform_share(episodes)
         sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
@@ -337,12 +340,21 @@ class Trainer(Session):
         return Optimizer(module, rate, options, self.sum_gradients)
 
     def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
-        """Episodes as a padded batch on the policy's device, row i being episode i.
+        """Episodes as a padded batch on the policy's device.
 
         Args:
             episodes: An iteration's.
-            advantages: Per turn; None fills in zeros.
+            advantages: Per turn; None fills in zeros, for algorithms that give each token its own: row i is episode i.
+
+        Raises:
+            InvalidValueError: no advantages, and an episode of several segments, which is several rows.
         """
+        if advantages is None and any(len(episode.segment_starts) > 1 for episode in episodes):
+            raise InvalidValueError(
+                f"{self.algorithm.name} gives tokens their advantages, and reads an episode as one sequence: with"
+                f" history={self.config.env.value('history')!r} an episode is several; choose an algorithm that gives"
+                ' turns theirs (turn_rloo, grpo), or history="keep"'
+            )
         per_turn = [np.zeros(e.num_turns, np.float32) for e in episodes] if advantages is None else list(advantages)
         return pack(episodes, advantages=per_turn, device=self._policy.device)
 
@@ -364,7 +376,7 @@ class Trainer(Session):
         return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
 
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
-        """The batch's rows, shuffled anew for each epoch, in parts.
+        """The batch's episodes, shuffled anew for each epoch, in parts.
 
         Args:
             batch: An iteration's.
@@ -373,9 +385,9 @@ class Trainer(Session):
         options = self.config.optimization
         rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
         return [
-            select_rows(batch, np.sort(rows).tolist())
+            select_episodes(batch, episodes)
             for _ in range(options.epochs)
-            for rows in np.array_split(rng.permutation(batch.num_rows), options.minibatches)
+            for episodes in np.array_split(rng.permutation(len(batch.facts)), options.minibatches)
         ]
 
     def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
@@ -383,8 +395,8 @@ class Trainer(Session):
         accumulate = self.config.optimization.accumulate
         if accumulate == 1:
             return [minibatch]
-        shares = np.array_split(np.arange(minibatch.num_rows), min(accumulate, minibatch.num_rows))
-        return [select_rows(minibatch, share.tolist()) for share in shares]
+        count = len(minibatch.facts)
+        return [select_episodes(minibatch, share) for share in np.array_split(np.arange(count), min(accumulate, count))]
 
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
@@ -489,7 +501,7 @@ class Trainer(Session):
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
-        means = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
         return {**means, **corrections, "skipped": float(not learned)}
 
     def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
@@ -498,11 +510,10 @@ class Trainer(Session):
         Where the loss has no term for entropy or KL, a row without advantages adds nothing to it. Means stay those of the
         whole minibatch, whose counts they are divided by.
         """
-        weighted = self.algorithm.entropy_weight or np.any(self.algorithm.kl_weight)
-        if weighted or minibatch.num_rows != len(minibatch.facts):  # segments of an episode stay together
+        if self.algorithm.entropy_weight or np.any(self.algorithm.kl_weight):
             return minibatch
-        rows = rows_with_signal(minibatch)
-        return minibatch if not 0 < len(rows) < minibatch.num_rows else select_rows(minibatch, rows.tolist())
+        episodes = np.unique(episode_of_rows(minibatch)[rows_with_signal(minibatch)])
+        return minibatch if not 0 < len(episodes) < len(minibatch.facts) else select_episodes(minibatch, episodes)
 
     def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
         """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""
@@ -629,4 +640,10 @@ def merged_figures(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
     """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
-    return {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
+
+
+def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
+    """What one figure of several gradient steps is."""
+    return np.max if name == "ratio_max" else np.mean

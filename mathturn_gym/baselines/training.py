@@ -56,6 +56,11 @@ class TrainResult:
     cpu_s: float
     test: Mapping[str, float] | None = None
 
+    def __repr__(self) -> str:
+        """`TrainResult(finished: 640 episodes, 20,480 tokens, 12.5 CPU s, in runs/lins)`."""
+        used = f"{self.episodes:,} episodes, {self.tokens:,} tokens, {self.cpu_s:.1f} CPU s"
+        return f"TrainResult({self.status}: {used}, in {self.run_dir})"
+
     @property
     def interrupted(self) -> bool:
         """True where Ctrl-C ended the run."""

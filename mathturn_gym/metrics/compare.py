@@ -59,6 +59,11 @@ class Comparison:
     confidence: float
     figures: Mapping[str, Difference]
 
+    def __repr__(self) -> str:
+        """`Comparison(16 problems, b - a: acc@1 0.125 [-0.020, 0.271], …)`."""
+        shown = ", ".join(f"{name} {one.difference}" for name, one in self.figures.items() if name.startswith("acc@"))
+        return f"Comparison({self.problems} problems, b - a: {shown})"
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         return {

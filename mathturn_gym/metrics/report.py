@@ -43,6 +43,12 @@ class Report:
         """The figure `name`."""
         return self.figures[name]
 
+    def __repr__(self) -> str:
+        """`Report(64 episodes on 16 problems: acc@1 0.250 [0.145, 0.383], acc@4 0.500 [0.352, 0.648])`."""
+        names = dict.fromkeys(("acc@1", f"acc@{self.turns}"))
+        shown = ", ".join(f"{name} {self.figures[name]}" for name in names if name in self.figures)
+        return f"Report({self.episodes} episodes on {self.problems} problems{f': {shown}' if shown else ''})"
+
     def by_question(self) -> dict[str, list[str]]:
         """The names of the figures that have a value, by the question that they answer (`metrics.QUESTIONS`).
 

@@ -7,7 +7,8 @@ A file for evaluations has `[env]` (problems, the columns of their data set, pro
 (how it samples, whatever the policy, and how often). One to train on also has the other tables of a run (`[budget]`,
 `[optimization]`, `[evaluation]`), the algorithm that runs where none is named (`algorithm = "NAME"`), and by algorithm what
 was tuned for it: `[algorithms.NAME]` has its options, `[algorithms.NAME.optimization]` (or another part) what else differs
-with it. `[algorithms.classic]` is for all those that choose one token id per step.
+with it. `[algorithms.classic]` is for all those that choose one token id per step. `[scale]` says what
+blind guessing reaches and what can be reached at most, so that tasks can be averaged.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,16 +16,17 @@ from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
 from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import PolicyConfig
-from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 
 __all__ = ["Task", "load_task", "task_names"]
 
 _FOLDER: Final = Path(str(files("mathturn_gym.tasks")))
 _LOG = logging.getLogger(__name__)
 _TUNED: Final = ("entropy_weight", "critic_learning_rate")
+_FIGURE: Final = re.compile(r"acc@[1-9]\d*")
 _TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")
-_KEYS: Final = ("about", "algorithm", "algorithms", "threads", "save_every", "keep", *_TABLES)
+_KEYS: Final = ("about", "algorithm", "algorithms", "scale", "threads", "save_every", "keep", *_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Task:
         algorithms: By name of the algorithm (or "classic", for all of that kind), what was tuned for it.
         sampling: How an evaluation samples, whatever the policy: fields of `PolicyConfig`.
         samples: Episodes per problem of an evaluation.
+        scale: By figure ("acc@1"), what blind guessing reaches and what the best policy can: comparisons over several
+            tasks put the one at 0 and the other at 1.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Task:
     algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     samples: int = 1
+    scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def env(self) -> EnvConfig:
@@ -167,21 +172,24 @@ def load_task(task: str | Path) -> Task:
     for name in _TABLES:
         if not isinstance(data.get(name, {}), dict):
             raise InvalidValueError(f"task {str(task)!r}: {name} must be a table, as [{name}], got {data[name]!r}")
-    about, algorithm, algorithms = (data.pop(name, None) for name in ("about", "algorithm", "algorithms"))
+    about, algorithm, algorithms, scale = (
+        data.pop(name, None) for name in ("about", "algorithm", "algorithms", "scale")
+    )
     sampling = data.pop("sampling", {})
     for name in sampling:
         if name not in _SAMPLING:
             raise_unknown_name(f"key of [sampling] of task {str(task)!r}", name, _SAMPLING)
     samples = check_int("sampling.samples", sampling.pop("samples", 1), low=1)
     found = Task(
-        path.stem,
-        path,
-        str(about or ""),
-        str(algorithm or "clipped_reinforce"),
-        data,
-        _tables(task, algorithms or {}),
-        sampling,
-        samples,
+        name=path.stem,
+        path=path,
+        about=str(about or ""),
+        algorithm=str(algorithm or "clipped_reinforce"),
+        tables=data,
+        algorithms=_tables(task, algorithms or {}),
+        sampling=sampling,
+        samples=samples,
+        scale=_scale(task, scale or {}),
     )
     # A mistake in the file is found where the file is loaded.
     PolicyConfig(**sampling)
@@ -202,3 +210,19 @@ def _tables(task: str | Path, algorithms: Any) -> Mapping[str, Mapping[str, Any]
     if not isinstance(algorithms, Mapping) or not all(isinstance(one, Mapping) for one in algorithms.values()):
         raise InvalidValueError(f"task {str(task)!r}: algorithms must be tables, as [algorithms.grpo]")
     return algorithms
+
+
+def _scale(task: str | Path, scale: Any) -> Mapping[str, tuple[float, float]]:
+    if not isinstance(scale, Mapping):
+        raise InvalidValueError(f"task {str(task)!r}: scale must be a table, as [scale], got {scale!r}")
+    found = {}
+    for figure, ends in scale.items():
+        if not _FIGURE.fullmatch(figure) or not isinstance(ends, list) or len(ends) != 2:
+            raise InvalidValueError(
+                f'task {str(task)!r}: scale must have lines as "acc@1" = [FLOOR, CEILING], got {figure!r} = {ends!r}'
+            )
+        low, high = (check_float(f"task {str(task)!r}: scale {figure}", end, low=0.0, high=1.0) for end in ends)
+        if low > high:
+            raise InvalidValueError(f"task {str(task)!r}: scale {figure} has a floor above its ceiling, got {ends!r}")
+        found[figure] = (low, high)
+    return found

@@ -95,20 +95,24 @@ def accepted_answers(gold: Any) -> tuple[str, ...]:
     >>> accepted_answers("6*7=42 eggs\n#### 42"), accepted_answers(["\\boxed{x^2}", 3])
     (('42',), ('x^2', '3'))
     """
-    answers: tuple[str, ...] = ()
-    if isinstance(gold, str):
-        found = extract(gold, "marked")
-        marked = found is not None and found.rule in ("box", "tag", "hash")
-        answers = (found.text if found is not None and marked else gold.strip(),)
-    elif isinstance(gold, numbers.Real) and type(gold) is not bool:
-        answers = (str(gold),)
-    elif hasattr(gold, "tolist"):
-        return accepted_answers(gold.tolist())
-    elif isinstance(gold, Sequence) and not isinstance(gold, bytes):
-        answers = tuple(answer for item in gold for answer in accepted_answers(item))
+    answers = () if isinstance(gold, bool) else _answers_in(gold)
     if not answers or not all(answers):
         raise InvalidValueError(f"a gold answer must be a text, a number or several of them, got {gold!r:.200}")
     return answers
+
+
+def _answers_in(gold: Any) -> tuple[str, ...]:
+    if isinstance(gold, str):
+        found = extract(gold, "marked")
+        marked = found is not None and found.rule in ("box", "tag", "hash")
+        return (found.text if found is not None and marked else gold.strip(),)
+    if isinstance(gold, numbers.Real):
+        return (str(gold),)
+    if hasattr(gold, "tolist"):
+        return accepted_answers(gold.tolist())
+    if isinstance(gold, Sequence) and not isinstance(gold, bytes):
+        return tuple(answer for item in gold for answer in accepted_answers(item))
+    return ()
 
 
 @functools.lru_cache(maxsize=64)

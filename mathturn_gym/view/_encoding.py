@@ -148,7 +148,8 @@ def _message(episode: ViewEpisode, message: Message, texts: TokenTexts) -> dict[
     if message.verdict is not None:
         verdict = message.verdict
         told |= {"status": _LETTER[verdict.status], "reason": verdict.reason, "answer": verdict.answer}
-        told |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "score": verdict.value}
+        told |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "rule": verdict.rule}
+        told |= {"score": verdict.value}
     told |= {"reward": message.reward, "budget": message.budget, "cut": message.truncated or None}
     return {name: value for name, value in told.items() if value is not None or name == "text"}
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym._text import shorten
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.returns import advantages
 from mathturn_gym.types import Episode, Verdict
@@ -96,6 +97,11 @@ class ViewEpisode:
     family: str | None = None
     level: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """`ViewEpisode(3 on 'p/1': 5 messages, 57 tokens)`."""
+        said = f"{len(self.messages)} messages, {len(self.ids)} tokens"
+        return f"ViewEpisode({self.index} on {shorten(self.problem_id)}: {said})"
 
     def __post_init__(self) -> None:
         """Checks that everything that is said of tokens is said of these."""
@@ -184,6 +190,7 @@ def _per_token(episode: Episode, per_turn: npt.NDArray[np.float32]) -> npt.NDArr
 def _messages(episode: Episode) -> tuple[Message, ...]:
     messages = [Message("user", episode.prompt or None, 0, episode.prompt_length)]
     ends = [*episode.turn_spans[1:, 0].tolist(), len(episode.ids)]
+    begins = set(episode.segment_starts.tolist())
     for turn, (start, end), next_start in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
         messages.append(
             Message(
@@ -197,6 +204,11 @@ def _messages(episode: Episode) -> tuple[Message, ...]:
                 truncated=turn.truncated,
             )
         )
-        if turn.feedback or next_start > end:
-            messages.append(Message("user", turn.feedback, end, next_start))
+        # A segment that begins here is the whole context written anew, feedback included: no feedback of its own.
+        anew = end in begins and next_start > end
+        if turn.feedback or (next_start > end and not anew):
+            messages.append(Message("user", turn.feedback, end, end if anew else next_start))
+        if anew:
+            words = f"The context was written anew: {next_start - end} tokens, all of it as the policy saw it next."
+            messages.append(Message("system", words, end, next_start))
     return tuple(messages)

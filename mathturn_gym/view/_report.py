@@ -64,6 +64,7 @@ def write_report(
     *,
     title: str = "Evaluation",
     settings: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
     confidence: float = 0.95,
     by: Sequence[str] = ("family", "level"),
 ) -> Path:
@@ -74,6 +75,7 @@ def write_report(
         episodes: At least one.
         title: Its heading.
         settings: What the episodes were played with, shown at the end.
+        notes: What a reader must know before the figures.
         confidence: Of the intervals, in (0, 1).
         by: Metadata keys to report by as well.
 
@@ -105,6 +107,7 @@ def write_report(
     body = "".join(
         (
             _head(report),
+            *(f'<p class="note">{html_text(note)}</p>' for note in notes),
             _tiles(report),
             f'<div class="charts">{"".join(_chart(name, *found) for name, found in charts if found)}</div>',
             _figures(report),

@@ -51,6 +51,64 @@ def test_a_file_of_answers(tmp_path: Path) -> None:
     assert json.loads(run("--file", str(file)).splitlines()[0])["answer"] == "1"
 
 
+def episode_file(folder: Path, name: str) -> tuple[Path, int]:
+    """A file of episodes that were played with the answers kept, and how many answers it holds."""
+    import gymnasium
+
+    from mathturn_gym import collect
+    from mathturn_gym.dialogue import Dialogue
+    from mathturn_gym.testing import ScriptedPolicy
+    from mathturn_gym.trajectories import write_episodes
+
+    env = gymnasium.make_vec(
+        "mathturn_gym:MathMultiTurn-v0", 2, "sync", problems="guess8", num_turns=2, gold_in_info=True
+    )
+    policy = ScriptedPolicy(["The answer is 3.", "So \\boxed{3}."], Dialogue("builtin"))
+    episodes = collect(env, policy, 4, seed=0)
+    write_episodes(folder / name, episodes)
+    return folder / name, sum(len(episode.turns) for episode in episodes)
+
+
+@pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.parquet"])
+def test_episodes_are_judged_again_and_what_changes_is_told(tmp_path: Path, name: str) -> None:
+    file, answers = episode_file(tmp_path, name)
+    out = tmp_path / "again.jsonl"
+    assert f"0 of {answers} verdicts changed" in run("--file", str(file))
+    printed = run("--file", str(file), "--extract", "boxed", "--against", "lenient", "--out", str(out))
+    assert f"{answers // 2} of {answers} verdicts changed" in printed
+    assert "-> no_answer" in printed
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == answers
+    assert [row["changed"] for row in rows] == [row["before"]["status"] != row["after"]["status"] for row in rows]
+    assert {row["after"]["rule"] for row in rows} == {None, "box"}
+
+
+def test_rows_are_compared_with_what_they_say_and_with_other_verifiers(tmp_path: Path) -> None:
+    rows = [
+        {"response": "\\boxed{12+34}", "gold": "46", "label": False},
+        {"response": "\\boxed{46}", "gold": ["45", "46"], "label": True},
+        {"response": "\\boxed{44}", "gold": ["45", "46"], "status": "undecided"},
+        {"response": "\\boxed{44}", "gold": "45"},
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    printed = run("--file", str(file), "--against", "recorded")
+    assert "2 of 4 verdicts changed" in printed
+    assert "line 3: undecided -> wrong ('44')" in printed
+    assert "line 4: unknown -> wrong" in printed
+    assert "1 of 4 verdicts changed" in run("--file", str(file), "--against", "equivalent")
+    printed = run("--file", str(file), "--against", "math-verify")
+    assert "1 of 4 verdicts changed" in printed
+    assert "line 1: right -> wrong ('12+34')" in printed
+
+
+def test_episodes_without_answers_say_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps({"prompt": "1+1?", "completion": "2", "step": 1, "reward": 1.0}) + "\n")
+    with pytest.raises(ProblemFileError, match="gold_in_info=True"):
+        runner.invoke(app, ["--file", str(file)], catch_exceptions=False)
+
+
 def test_an_audit(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     printed = run("--audit", "--verifier", "mathturn", "--limit", "120", "--out", str(out))
@@ -58,6 +116,18 @@ def test_an_audit(tmp_path: Path) -> None:
     (figures,) = json.loads(out.read_text())
     assert figures["cases"] == 120
     assert figures["accuracy"]["share"] == 1.0
+
+
+def test_an_audit_of_the_suite_and_a_user_s_file(tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine.jsonl", tmp_path / "audit.md"
+    mine.write_text(300 * (json.dumps({"gold": "7", "response": "\\boxed{7}", "label": True}) + "\n"))
+    run("--audit", "--verifier", "mathturn", "--cases", str(mine), "--limit", "120", "--out", str(out))
+    assert "| mine (1" in out.read_text()
+    assert "| suite (" in out.read_text()
+    run("--audit", "--verifier", "mathturn", "--file", str(mine), "--out", str(tmp_path / "a.html"))
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(InvalidValueError, match=r"must end in .json, .html, .md"):
+        runner.invoke(app, ["--audit", "--file", str(mine), "--out", "x.txt"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +138,8 @@ def test_an_audit(tmp_path: Path) -> None:
         (["x", "--gold", "1", "--form", "exact"], "unknown form"),
         (["x", "--gold", "1", "--kind", "word"], "unknown kind"),
         (["x", "--gold", "1", "--file", "f"], "either RESPONSE"),
+        (["x", "--gold", "1", "--against", "boxed"], "--against needs --file"),
+        (["--file", "f.jsonl", "--against", "nobody"], "unknown verifier"),
         (["x", "--audit"], "--audit takes its cases"),
         (["--audit", "--verifier", "nobody"], "unknown verifier"),
         (["--audit", "--form", "exact"], "unknown form"),

@@ -194,3 +194,45 @@ def test_a_template_that_opens_thoughts_now_and_then_is_refused() -> None:
     )
     with pytest.raises(ChatTemplateError, match="opens a thought in some of its generation prompts and not in others"):
         Dialogue(make_tokenizer(template))
+
+
+# ---- the table of docs/chat_models.md
+
+
+def described(name: str) -> tuple[str, str, str, str]:
+    """What the table says of a template: its end of turn, who opens a thought, its marks, what history makes of it."""
+    tokenizer = tokenizer_of(name)
+    dialogue = Dialogue(tokenizer)
+    thinking = dialogue.thinking
+    assert thinking is not None
+    text = ("" if dialogue.opens_thought else thinking.open) + "2+2" + thinking.closing + "4"
+    said = np.append(tokenizer(text, add_special_tokens=False)["input_ids"], dialogue.end_of_turn).astype(np.int64)
+    seen = np.concatenate([dialogue.prompt_ids("What is 3+4?"), said])
+    again = Dialogue(tokenizer, history="template").history_ids(Problem("p", "What is 3+4?", "7"), [(said, "No.")])
+    return (
+        dialogue.decode(np.array(dialogue.end_of_turn, np.int64)),
+        "the prompt" if dialogue.opens_thought else "the model",
+        f"{thinking.open.strip()} … {thinking.close.strip()}"
+        if thinking.close in dialogue._template.source
+        else "none",
+        "goes on" if again[: len(seen)].tolist() == seen.tolist() else "written anew",
+    )
+
+
+def listed() -> dict[str, tuple[str, ...]]:
+    page = (Path(__file__).parents[2] / "docs" / "chat_models.md").read_text(encoding="utf-8")
+    table = page[page.index("| templates |") :].partition("\n\n")[0]
+    rows: dict[str, tuple[str, ...]] = {}
+    for line in table.splitlines()[2:]:
+        names, *cells = (cell.strip().replace("\\|", "|").strip("`") for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+        rows |= dict.fromkeys((name.strip("` ") for name in names.split(",")), tuple(cells))
+    return rows
+
+
+def test_the_table_lists_every_template() -> None:
+    assert sorted(listed()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_is_true(name: str) -> None:
+    assert listed()[name] == described(name)

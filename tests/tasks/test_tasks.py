@@ -41,6 +41,14 @@ def test_a_task_without_a_budget_is_for_evaluations() -> None:
         load_task("aime24").config()
 
 
+def test_scales_say_what_blind_guessing_reaches() -> None:
+    for name in ("lins", "add1"):
+        scale = load_task(name).scale
+        for turn in range(1, 5):
+            assert scale[f"acc@{turn}"] == pytest.approx((1 - 0.9**turn, 1.0))
+    assert load_task("mul2").scale == {}
+
+
 ON_POLICY = {"minibatches": 1, "epochs": 1}
 
 
@@ -100,6 +108,9 @@ def test_a_file_of_ones_own_is_a_copy_that_was_changed(tmp_path: Path) -> None:
         ("[env]\nnum_turn = 1\n[budget]\ntokens = 1", "did you mean 'num_turns'"),
         ("[env]\n[budget]\ntoken = 1", "did you mean 'tokens'"),
         ("algorithm = 'gropo'\n[env]\n[budget]\ntokens = 1", "did you mean 'grpo'"),
+        ("scale = 3\n[env]\n[budget]\ntokens = 1", "scale must be a table"),
+        ("[env]\n[budget]\ntokens = 1\n[scale]\nacc = [0.0, 1.0]", "scale must have lines as"),
+        ("[env]\n[budget]\ntokens = 1\n[scale]\n'acc@1' = [0.5, 0.2]", "floor above its ceiling"),
         ("algorithms = 3\n[env]\n[budget]\ntokens = 1", "algorithms must be tables"),
         ("[env]\n[budget]\ntokens = 1\n[algorithms.clipped_reinforce]\nclp = 1", "did you mean 'clip'"),
         ("env = 3\n[budget]\ntokens = 1", "env must be a table"),

@@ -155,6 +155,25 @@ WRONG = [
 ]
 
 
+RIGHT += [
+    ("2k\\pi", "2k\\pi, k \\in \\mathbb{Z}"),
+    ("2k\\pi", "2k\\pi \\text{ for any integer } k"),
+    ("$2k\\pi$, where $k\\in\\mathbb{Z}$", "2k\\pi"),
+    ("1/6", "0.1666 repeating"),
+    ("(1/6, 1/3)", "(0.1666 repeating, 0.3 repeating)"),
+    ("1/3", "0.(3)"),
+    ("\\mathbb{Z}", "x \\in \\mathbb{Z}"),
+]
+WRONG += [
+    ("2k\\pi", "2k\\pi, k \\in \\mathbb{N}"),
+    ("2k\\pi", "3k\\pi, k \\in \\mathbb{Z}"),
+    ("5/11", "0.45 repeating"),
+    ("\\pi", "3.14159..."),
+    ("0", "0.(3)"),
+    ("0.4134", "\\left(\\begin{array}{c}48 \\\\ 10\\end{array}\\right) / 2 = 296 / 595 = 0.4134"),
+]
+
+
 @pytest.mark.parametrize(("gold", "answer"), RIGHT)
 def test_the_same_answer_written_otherwise(gold: str, answer: str) -> None:
     verdict = VERIFIER.verify(answer, gold, kind="answer")
@@ -190,6 +209,11 @@ STRIPPED = {
     "a decimal comma": (("1.5", "1,5"), ("15", "1,5")),
     "brackets around all": (("5", "(5)"), ("(1, 2)", "[1, 2]")),
     "the text of a choice": (("B", "(B) 12"), ("B", "(C) 12")),
+    "that an unknown is an integer": (
+        ("2k\\pi", "2k\\pi, \\text{ where } k \\text{ is an integer}"),
+        ("2k\\pi", "2k\\pi, \\text{ where } k \\text{ is even}"),
+    ),
+    "dots behind digits that repeat": (("1/3", "0.333..."), ("1/3", "0.33...")),
     "half of the day": (("9:30", "9:30 am"), ("9:30 pm", "9:30 am")),
     "order of a list": (("1, 2", "2, 1"), ("(1, 2)", "(2, 1)")),
     "an item told twice": (("1, 2", "1, 2, 2"), ("2", "2, 2")),

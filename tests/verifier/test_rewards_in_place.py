@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mathturn_gym.cli._rescore import read_answers
 from mathturn_gym.verifier import rewards
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -144,6 +145,9 @@ def test_inspect_scores_an_evaluation_with_it(tmp_path: Path) -> None:
     assert scores[0].answer == "7"
     assert scores[0].metadata["rule"] == "box"
     assert log.results.scores[0].metrics["accuracy"].value == pytest.approx(2 / 3)
+    answers, left_out = read_answers(Path(log.location))
+    assert [one.recorded for one in answers] == [{"status": "right"}, {"status": "right"}, {"status": "wrong"}]
+    assert (answers[1].gold, left_out) == (("9", "8"), [])
 
 
 def test_lm_eval_processes_results_with_it(tmp_path: Path) -> None:

@@ -94,6 +94,27 @@ def test_dialogues_keep_texts_verdicts_rewards_and_budgets(before: list[Episode]
         assert told["gold"] == list(episode.gold)
 
 
+def test_a_context_that_was_written_anew_is_a_part_of_its_own() -> None:
+    grown = synthetic_episode(0, 0, [3, 2, 4], prompt=8, feedback=4, responses=("a", "b", "c"))
+    anew = replace(
+        grown, segment_starts=np.array([0, 11], np.int64)
+    )  # the second turn was asked for in another context
+    (block,) = blocks(from_episodes([anew]), NOTHING)
+    (dialogue,) = read_json(block.texts)
+    said = [(m["role"], m["start"], m["end"]) for m in dialogue["messages"]]
+    assert said == [
+        ("user", 0, 8),
+        ("assistant", 8, 11),
+        ("user", 11, 11),
+        ("system", 11, 15),
+        ("assistant", 15, 17),
+        ("user", 17, 21),
+        ("assistant", 21, 25),
+    ]
+    assert dialogue["messages"][2]["text"] == "again"
+    assert "written anew: 4 tokens" in dialogue["messages"][3]["text"]
+
+
 def test_where_an_answer_lies_is_counted_as_a_browser_counts() -> None:
     text = "🙂🙂 so 7"
     base = synthetic_episode(0, 0, [2])

@@ -131,8 +131,12 @@ def test_few_episodes_are_a_page_as_well(tmp_path: Path, turns: int) -> None:
 
 def test_hostile_text_is_shown_and_nothing_else(tmp_path: Path, hostile: list[Episode]) -> None:
     settings = {text: text for text in (e.problem_id for e in hostile)}
-    page = page_of(tmp_path, hostile, title=hostile[0].problem_id + "\x1b[31m\u202e", settings=settings)
-    plain = page_of(tmp_path, [episode(0, "4+", family="a"), episode(1, "5-", family="b")], settings={"a": 1})
+    notes = [e.problem_id for e in hostile]
+    page = page_of(tmp_path, hostile, title=hostile[0].problem_id + "\x1b[31m\u202e", settings=settings, notes=notes)
+    plain = page_of(
+        tmp_path, [episode(0, "4+", family="a"), episode(1, "5-", family="b")], settings={"a": 1}, notes=["note"]
+    )
+    assert "note" in plain.text
     assert page.tags == plain.tags
     assert page.attributes == plain.attributes
     assert not {name for name in page.attributes if name.startswith("on") or name in ("href", "src", "style")}

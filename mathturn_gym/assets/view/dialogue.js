@@ -58,6 +58,7 @@ function drawMessage(message, turn, { math, find }) {
   const judged = [];
   if (message.answer !== undefined) judged.push(labelled("answer", message.answer, "code"));
   if (message.reason) judged.push(labelled("because", message.reason));
+  if (message.rule) judged.push(labelled("read from", message.rule));
   if (message.tier) judged.push(labelled("by", message.tier));
   if (message.score !== undefined && message.score !== (message.status === "r" ? 1 : 0)) judged.push(labelled("score", number(message.score)));
   if (judged.length) article.append(make("footer", {}, ...judged));

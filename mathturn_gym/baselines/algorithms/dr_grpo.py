@@ -59,5 +59,5 @@ class DrGRPO(Clipping, GroupAlgorithm[EpisodeBudget]):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: EpisodeBudget) -> PolicyLoss:
         """The clipped objective, divided by the most tokens that the minibatch's episodes could have."""
-        most = part.minibatch.num_rows * state.tokens
+        most = part.minibatch.count("sequence") * state.tokens
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, denominator=most)

@@ -55,9 +55,9 @@ def draw_all(results: Results, out: Path, *, resamples: int, seed: int) -> list[
         labels = best_first(results, view)
         if not labels:
             continue
-        scores = [[results.scores(label, view, task) for task in results.tasks] for label in labels]
+        scores = [results.normalized(label, view) for label in labels]
         _aggregates(results, labels, scores, out / f"aggregates-{view}.png", resamples, seed)
-        drawn.append((f"aggregates-{view}.png", f"Over all tasks, {VIEW_NAMES[view]}: {kind}."))
+        drawn.append((f"aggregates-{view}.png", f"Over all tasks, normalized, {VIEW_NAMES[view]}: {kind}."))
         _profiles(results, labels, scores, kind, out / f"profiles-{view}.png")
         drawn.append((f"profiles-{view}.png", f"Performance profiles, {VIEW_NAMES[view]}: higher is better."))
         if len(labels) > 1:

@@ -207,7 +207,8 @@ def load_matrix(path: str | Path | None = None, **changes: Any) -> Matrix:
 
     Args:
         path: The file, see the module's docstring; None for keywords alone.
-        **changes: Fields of `Matrix`; those that are None are left out. "settings" are added to the file's.
+        **changes: Fields of `Matrix`; those that are None are left out. "settings" are added to the file's. A part of the
+            file's "algorithms" and "tasks" takes what the file says of these.
 
     Raises:
         InvalidValueError: the file cannot be read, a key is unknown (the nearest is suggested), or a value is
@@ -224,6 +225,10 @@ def load_matrix(path: str | Path | None = None, **changes: Any) -> Matrix:
     given = {name: value for name, value in changes.items() if value is not None}
     if "settings" in given and isinstance(data.get("settings", {}), Mapping):
         given["settings"] = {**dotted(data.get("settings", {})), **dotted(given["settings"])}
+    for names, tables in (("algorithms", "algorithm"), ("tasks", "task")):
+        left_out = set(_listed(data.get(names))) - set(given.get(names, data.get(names, ())))
+        if isinstance(data.get(tables), Mapping):
+            data[tables] = {label: table for label, table in data[tables].items() if label not in left_out}
     data |= given
     for name in data:
         if name not in _KEYS:
@@ -232,6 +237,11 @@ def load_matrix(path: str | Path | None = None, **changes: Any) -> Matrix:
         if name not in data:
             raise InvalidValueError(f"{name} must be given: in the configuration file, or as --{name} A,B")
     return Matrix(**data)
+
+
+def _listed(names: object) -> list[str]:
+    """What a file lists, as far as it is a list of texts; what is not is told by the checks."""
+    return [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
 
 
 def _folder_name(text: str) -> str:

@@ -93,7 +93,8 @@ def make_report(
         cells = [cell for label in algorithms for cell in cells if cell.label == label]
     if tasks is not None:
         cells = [cell for task in tasks for cell in cells if cell.task == task]
-    results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure)
+    written = read_object(folder / "matrix.json")
+    results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure, written.get("scales"))
     over_all = [aggregate_table(results, view, resamples=resamples, seed=seed) for view in VIEWS]
     by_task = {
         axis: [task_table(results, task, axis, resamples=resamples, seed=seed) for task in results.tasks]
@@ -103,7 +104,7 @@ def make_report(
     every = cell_table(results)
     pictures = _pictures(results, folder, resamples, seed)
     tables = [*over_all, *by_task["tokens"], *by_task["cpu_s"], *better]
-    command = str(read_object(folder / "matrix.json").get("command", ""))
+    command = str(written.get("command", ""))
     _write_raw(folder, results, resamples, seed)
     (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
     sections = _sections(over_all, by_task, better, every, pictures)
@@ -233,9 +234,7 @@ def _task_json(results: Results, task: str, resamples: int, seed: int) -> dict[s
 def _aggregates_json(results: Results, view: str, resamples: int, seed: int) -> dict[str, Any]:
     return {
         label: {
-            name: aggregate(
-                [results.scores(label, view, task) for task in results.tasks], name, resamples=resamples, seed=seed
-            ).to_dict()
+            name: aggregate(results.normalized(label, view), name, resamples=resamples, seed=seed).to_dict()
             for name in AGGREGATES
         }
         for label in results.complete(view)
@@ -243,7 +242,7 @@ def _aggregates_json(results: Results, view: str, resamples: int, seed: int) -> 
 
 
 def _improvement_json(results: Results, view: str) -> list[dict[str, Any]]:
-    scores = {label: [results.scores(label, view, task) for task in results.tasks] for label in results.complete(view)}
+    scores = {label: results.normalized(label, view) for label in results.complete(view)}
     pairs = [(x, y) for x in scores for y in scores if x != y]
     return [{"x": x, "y": y, **improvement(scores[x], scores[y]).to_dict()} for x, y in pairs]
 

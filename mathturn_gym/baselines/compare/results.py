@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ __all__ = ["AXES", "LAST", "VIEWS", "Limit", "Results", "value_at"]
 
 AXES: Final = ("tokens", "cpu_s")
 VIEWS: Final = (*AXES, "test")
+Scales: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
 LAST: Final = "acc@K"
 """Solved within all the turns that the task gives."""
 
@@ -53,12 +54,13 @@ class Results:
     Args:
         outcomes: Of every cell.
         figure: What is compared: "acc@1" and on, or "acc@K" for as many turns as the task has.
+        scales: By task and figure, floor and ceiling (see `Task.scale`); 0 and 1 where nothing is said.
 
     Raises:
         InvalidValueError: no outcome, or no such figure.
     """
 
-    def __init__(self, outcomes: Sequence[Outcome], figure: str = LAST) -> None:
+    def __init__(self, outcomes: Sequence[Outcome], figure: str = LAST, scales: Scales | None = None) -> None:
         if not outcomes:
             raise InvalidValueError("there is no cell to report on")
         number = figure.removeprefix("acc@")
@@ -68,6 +70,7 @@ class Results:
         self.figure = figure
         self.labels = tuple(dict.fromkeys(one.cell.label for one in outcomes))
         self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
+        self._scales = scales or {}
         self._turns = {task: self._most_turns(task) for task in self.tasks}
         self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in AXES}
 
@@ -106,9 +109,31 @@ class Results:
         found = [self.score(one, view, figure) for one in self.of(label, task)]
         return np.array([score for score in found if score is not None], dtype=np.float64)
 
+    def scale(self, task: str) -> tuple[float, float]:
+        """What blind guessing reaches on a task and what can be reached at most, in the comparison's figure."""
+        figure = f"acc@{self.turns(task)}" if self.figure == LAST else self.figure
+        floor, ceiling = self._scales.get(task, {}).get(figure, (0.0, 1.0))
+        return float(floor), float(ceiling)
+
+    @property
+    def pooled_tasks(self) -> tuple[str, ...]:
+        """The tasks on which the figure can differ: no policy is better than another at the first guess of `guess8`."""
+        return tuple(task for task in self.tasks if self.scale(task)[1] > self.scale(task)[0])
+
+    def normalized(self, label: str, view: str) -> list[npt.NDArray[np.float64]]:
+        """A row's scores on the pooled tasks, 0 being the task's floor and 1 its ceiling.
+
+        Accuracies of tasks with different ends are no common scale: .6 is all there is to win on one, and a bad result
+        on another.
+        """
+        ends = [(self.scores(label, view, task), *self.scale(task)) for task in self.pooled_tasks]
+        return [(scores - floor) / (ceiling - floor) for scores, floor, ceiling in ends]
+
     def complete(self, view: str) -> list[str]:
-        """The rows that have a score on every task: those that can be compared over all tasks."""
-        return [label for label in self.labels if all(self.scores(label, view, task).size for task in self.tasks)]
+        """The rows that have a score on every pooled task: those that can be compared over all tasks."""
+        return [
+            label for label in self.labels if self.pooled_tasks and all(s.size for s in self.normalized(label, view))
+        ]
 
     def _most_turns(self, task: str) -> int:
         names = [name for one in self.of(None, task) for name in _figures_of(one)]

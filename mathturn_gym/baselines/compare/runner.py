@@ -19,6 +19,7 @@ from mathturn_gym.baselines.compare._lookup import check_cells, config_of
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
+from mathturn_gym.tasks import load_task
 
 __all__ = ["Observer", "cores", "open_matrix", "read_cells", "run_matrix"]
 
@@ -81,7 +82,11 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
     check_cells(matrix.cells())
     for cell in matrix.cells():
         CellFolder(out, cell).prepare(config_of(cell))
-    data = {"format": 1, "command": command, "jobs": matrix.jobs, "cells": [cell.to_json() for cell in cells.values()]}
+    # Kept with the runs: a task's file may be gone or another by the time of a report.
+    scales = read_object(out / "matrix.json").get("scales", {}) if before else {}
+    scales |= {task: dict(load_task(task).scale) for task in matrix.tasks}
+    data = {"format": 1, "command": command, "jobs": matrix.jobs, "scales": scales}
+    data["cells"] = [cell.to_json() for cell in cells.values()]
     write_json(out / "matrix.json", data)
     return list(cells.values())
 

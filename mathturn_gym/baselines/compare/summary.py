@@ -44,7 +44,8 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
         title = f"{task} at {_amount(limit.value, axis)} {unit}"
         lead = (
             f"Validation: at the {unit} that every finished run has used (least: {limit.outcome.cell.label}, seed"
-            f" {limit.outcome.cell.seed}). Test: the final policy. IQM over seeds with its 95 % interval."
+            f" {limit.outcome.cell.seed}). Test: the final policy{_problems(results, task)}. IQM over seeds with its 95 %"
+            " interval."
         )
     columns = ["algorithm", "runs", *(f"validation {name}" for name in names), *(f"test {name}" for name in names)]
     table = Table(title, [*columns, "tokens used", "CPU s used", "ended by"], lead)
@@ -74,13 +75,13 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
         seed: Decides them.
     """
     kind = "solved within all turns" if results.figure == LAST else results.figure
-    lead = f"{kind}, over {len(results.tasks)} task{'s' * (len(results.tasks) > 1)}: {', '.join(results.tasks)}."
+    lead = f"Normalized: {kind}, 0 being blind guessing and 1 what can be reached. {_ends(results)}"
     table = Table(f"All tasks, {VIEW_NAMES[view]}", ["algorithm", "runs", *AGGREGATES], lead)
-    scores = {label: [results.scores(label, view, task) for task in results.tasks] for label in results.labels}
+    scores = {label: results.normalized(label, view) for label in results.labels}
     found: dict[str, list[Estimate | None]] = {label: [None] * len(AGGREGATES) for label in results.labels}
     for label in results.complete(view):
         found[label] = [aggregate(scores[label], name, resamples=resamples, seed=seed) for name in AGGREGATES]
-    wanted = sum(len(_seeds(results, task)) for task in results.tasks)
+    wanted = sum(len(_seeds(results, task)) for task in results.pooled_tasks)
     ranked = _ranked(found)
     for label in ranked:
         marks = table.marks(_aggregate_remarks(results, label, view))
@@ -108,8 +109,7 @@ def improvement_table(results: Results, view: str) -> Table:
             if x == y:
                 row.append("")
                 continue
-            scores = ([results.scores(one, view, task) for task in results.tasks] for one in (x, y))
-            found = improvement(*scores)
+            found = improvement(results.normalized(x, view), results.normalized(y, view))
             row.append(_shown(found, 2))
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))
@@ -124,7 +124,7 @@ def best_first(results: Results, view: str) -> list[str]:
         results: Of the comparison.
         view: One of `results.VIEWS`.
     """
-    scores = {x: [results.scores(x, view, task) for task in results.tasks] for x in results.complete(view)}
+    scores = {label: results.normalized(label, view) for label in results.complete(view)}
     return _ranked({label: [aggregate(own, "IQM", resamples=2)] for label, own in scores.items()})
 
 
@@ -198,17 +198,34 @@ def _budget_remarks(results: Results, label: str, task: str) -> list[str]:
 
 
 def _aggregate_remarks(results: Results, label: str, view: str) -> list[str]:
-    empty = [task for task in results.tasks if not results.scores(label, view, task).size]
+    empty = [task for task in results.pooled_tasks if not results.scores(label, view, task).size]
     if empty:
         return [f"no score on {', '.join(empty)}: not comparable over all tasks"]
-    short = [t for t in results.tasks if results.scores(label, view, t).size < len(_seeds(results, t))]
-    diverged = [t for t in results.tasks if any(one.status == "diverged" for one in results.of(label, t))]
+    short = [t for t in results.pooled_tasks if results.scores(label, view, t).size < len(_seeds(results, t))]
+    diverged = [t for t in results.pooled_tasks if any(one.status == "diverged" for one in results.of(label, t))]
     found = []
     if short:
         found.append(f"fewer runs than seeds on {', '.join(short)}: see the task's table")
     if diverged:
         found.append(f"diverged runs on {', '.join(diverged)} count as 0")
     return found
+
+
+def _problems(results: Results, task: str) -> str:
+    """How many different problems the test split's episodes were played on."""
+    counts = [one.test["problems"] for one in results.of(None, task) if one.test and "problems" in one.test]
+    if not counts:
+        return ""
+    low, high = f"{min(counts):,.0f}", f"{max(counts):,.0f}"
+    return f" on {low if low == high else f'{low} to {high}'} different problems"
+
+
+def _ends(results: Results) -> str:
+    """The tasks with their ends, and those that are left out."""
+    shown = [f"{task} ({results.scale(task)[0]:.3g} to {results.scale(task)[1]:.3g})" for task in results.pooled_tasks]
+    left_out = [task for task in results.tasks if task not in results.pooled_tasks]
+    said = f"Tasks: {', '.join(shown)}." if shown else "No task has a range."
+    return said + (f" Left out, for there every policy does the same: {', '.join(left_out)}." if left_out else "")
 
 
 def _seeds(results: Results, task: str) -> set[int]:

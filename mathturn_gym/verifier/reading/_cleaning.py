@@ -225,6 +225,18 @@ def _plain_unit(text: str) -> str:
 
 
 _REPEATING = re.compile(r"(\d{0,60})\.(\d{0,20})\\(?:overline|bar|dot)\s*(?:\{(\d{1,20})\}|(\d))(?!\d)")
+# `0.333...` and `0.1666 repeating`: the last digit goes on, where three of it, or a word, say so; `0.(3)`.
+_GOES_ON = re.compile(
+    r"(?<![\d.])(?P<whole>\d{0,60})\.(?:(?P<start>\d{0,20}?)(?P<digit>\d)(?:(?P=digit){2,20}\s{0,3}(?:\.\.\.|\\[lcd]?dots(?![a-z])))"
+    r"|(?P<begun>\d{0,20}?)(?P<last>\d)(?P=last){0,20}\s{1,3}(?:\((?:repeating|recurring)\)|repeating|recurring)|\((?P<period>\d{1,20})\))"
+)
+_GOES_ON_HINT = re.compile(r"\.\.\.|dots|repeating|recurring|\.\(")
+# A domain that says nothing: an unknown that counts is an integer unless something else is said.
+_INTEGER = re.compile(
+    r"[\s,;(]{1,9}(?:(?:where|with)\s{1,3})?(?P<name>[a-zA-Z])\s{0,3}(?:\\in\s{0,3}\\mathbb\s?\{?Z\}?|is (?:an?|any)(?: arbitrary)? integer)[\s.)]{0,9}$"
+    r"|[\s,;(]{1,9}for (?:all|any|every|each|some) integers? (?P<other>[a-zA-Z])[\s.)]{0,9}$"
+)
+_TEXT_COMMAND = re.compile(r"\\text\s{0,3}\{([^{}]*)\}")
 _MAX_BRACES = 8
 _BUILDER = re.compile(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{R\}\s*)?(?:\\mid|\\vert|\||:)(?P<condition>.*)\\\}", re.DOTALL
@@ -237,6 +249,26 @@ def _fraction(match: re.Match[str]) -> str:
     bottom = (10 ** len(repeated) - 1) * 10 ** len(start)
     top = int(whole + start + repeated) - int(whole + start)
     return f"\\frac{{{top}}}{{{bottom}}}"
+
+
+def _goes_on(match: re.Match[str]) -> str:
+    """A decimal whose digits go on as a fraction; as it stands where nobody can tell which digits do."""
+    start, repeated = match["start"] or match["begun"] or "", match["digit"] or match["last"] or match["period"]
+    written = match.group().count(match["last"]) if match["last"] else 0
+    if match["last"] and start and written < 2:
+        return match.group()  # 0.45 repeating: the 5, or both
+    return f"{match['whole'] or '0'}.{start}\\overline{{{repeated}}}"
+
+
+def _without_integers(text: str) -> str:
+    """The text without the clause that one of its unknowns is an integer."""
+    plain = _TEXT_COMMAND.sub(r" \1 ", text)
+    clause = _INTEGER.search(plain)
+    if clause is None:
+        return text
+    name = clause["name"] or clause["other"]
+    head = plain[: clause.start()]
+    return head if re.search(rf"(?<![a-zA-Z\\]){name}(?![a-zA-Z])|(?<=\d){name}", head) else text
 
 
 # Commands whose backslash was escaped once more, as in JSON; two letters and more, for `\\\\x` is a new row.
@@ -285,7 +317,11 @@ def clean(text: str) -> str:
     # |A| is a determinant only where bars are drawn around it, which our grammar leaves to others.
     if "matrix}" in text and _DETERMINANT.search(text):
         text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
+    if "." in text and _GOES_ON_HINT.search(text) is not None:
+        text = _GOES_ON.sub(_goes_on, text)
     text = _respelt(text)
+    if "integer" in text or "\\in" in text:
+        text = _without_integers(text)
     if "\\begin" in text:
         text = _without_frame(text)
     elif "&" in text:

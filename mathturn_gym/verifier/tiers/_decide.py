@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mathturn_gym.types import Status
 from mathturn_gym.verifier.reading._nodes import Node, number, symbols, walk
+from mathturn_gym.verifier.reading._numbers import literal_value
 from mathturn_gym.verifier.reading._parser import Parsed
 from mathturn_gym.verifier.reading._prepared import Prepared
 from mathturn_gym.verifier.reading._units import different_units
@@ -75,6 +76,9 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         return _FOUND["structure", False]
     if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
+    if found is None and not answer.readings and _false_chain(answer.text):
+        # Whoever takes the last side of a chain never looks at the others.
+        return Finding(Status.WRONG, "different", "structure")
     if found is None and not answer.readings and _SIDE_BY_SIDE.search(answer.text):
         # 7 85 is no number to us; whoever joins the two may be told any number in pieces.
         return Finding(Status.WRONG, "two numbers side by side", "structure")
@@ -85,6 +89,19 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     if found:
         return _FOUND["structure", True]
     return _OPEN
+
+
+def _false_chain(text: str) -> bool:
+    """Whether two numbers that stand side by side in a chain of equations differ by more than rounding."""
+    sides = [side.strip() for side in text.split("=")]
+    for one, other in itertools.pairwise(sides):
+        first, second = literal_value(one), literal_value(other)
+        if first is None or second is None:
+            continue
+        places = max((len(side.partition(".")[2]) for side in (one, other) if "." in side), default=0)
+        if abs(first - second) > (Fraction(1, 10**places) if places else 0):
+            return True
+    return False
 
 
 def _unsolved(read: Prepared) -> bool:

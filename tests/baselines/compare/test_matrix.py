@@ -47,6 +47,22 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert matrix.cpu_seconds == 5.0
 
 
+def test_a_part_of_the_rows_takes_what_the_file_says_of_them(tmp_path: Path) -> None:
+    matrix = load_matrix(write(tmp_path, example()), algorithms=["one_turn"], tasks=["add1"])
+    assert {cell.key for cell in matrix.cells()} == {f"one_turn/add1/seed-{seed}" for seed in range(5)}
+    with pytest.raises(InvalidValueError, match=r"unknown \[algorithm\] table 'two_turn'"):
+        load_matrix(write(tmp_path, example() + "\n[algorithm.two_turn]\n"), algorithms=["one_turn"])
+
+
+def test_the_repositorys_comparisons_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[3] / "benchmarks"
+    files = sorted(folder.glob("*.toml"))
+    assert len(files) >= 5
+    monkeypatch.chdir(folder.parent)  # tasks of their own are named from there
+    for file in files:
+        check_cells(load_matrix(file, seeds=1).cells())
+
+
 def test_after_each_seed_there_is_something_of_everything() -> None:
     cells = Matrix(algorithms=["a", "b"], tasks=["s", "t"], seeds=2, tokens=1).cells()
     assert {(cell.label, cell.task) for cell in cells[:4]} == {("a", "s"), ("b", "s"), ("a", "t"), ("b", "t")}

@@ -224,3 +224,36 @@ def test_a_wide_table_is_shown_in_pieces() -> None:
     shown = printed(table, 60)
     assert all(str(i) * 12 in shown for i in range(9))
     assert shown.count("name") == 3
+
+
+# ---- tasks with ends of their own
+
+
+def test_scores_of_tasks_with_different_ends_are_put_on_one_scale_before_they_are_pooled() -> None:
+    """.6 is nearly all there is to win on one task, and half of what blind guessing leaves on the other."""
+    outcomes = [outcome(cell("a", task, seed), last=0.6 + 0.01 * seed) for task in ("t", "hidden") for seed in range(3)]
+    scales = {"hidden": {"acc@1": (0.125, 0.125), "acc@4": (0.35, 0.625)}}
+    results = Results(outcomes, scales=scales)
+    assert results.normalized("a", "test")[0] == pytest.approx([0.6, 0.61, 0.62])
+    assert results.normalized("a", "test")[1] == pytest.approx([0.25 / 0.275, 0.26 / 0.275, 0.27 / 0.275])
+    table = aggregate_table(results, "test", resamples=200, seed=0)
+    mean = table.rows[0][list(table.columns).index("mean")]
+    assert mean.startswith("0.778 ["), mean
+    assert "t (0 to 1), hidden (0.35 to 0.625)" in table.lead
+    plain = aggregate_table(Results(outcomes), "test", resamples=200, seed=0)
+    assert plain.rows[0][list(plain.columns).index("mean")].startswith("0.610 ["), "without ends they are what they are"
+
+
+def test_a_task_on_which_no_policy_can_be_better_is_not_pooled() -> None:
+    outcomes = [outcome(cell("a", task, seed)) for task in ("t", "hidden") for seed in range(2)]
+    results = Results(outcomes, "acc@1", {"hidden": {"acc@1": (0.125, 0.125)}})
+    assert results.pooled_tasks == ("t",)
+    table = aggregate_table(results, "test", resamples=200, seed=0)
+    assert table.rows[0][1] == "2/2"
+    assert "Left out, for there every policy does the same: hidden." in table.lead
+
+
+def test_tables_say_how_many_different_problems_the_test_was_on() -> None:
+    found = {"acc@1": 0.3, "acc@4": 0.8, "episodes": 1024.0, "problems": 87.0}
+    results = Results([outcome(cell(seed=seed), test=found) for seed in range(2)])
+    assert "on 87 different problems" in task_table(results, "t", "tokens", resamples=200, seed=0).lead

@@ -1,0 +1,177 @@
+"""`mathturn verify --file` on episodes and evaluation logs: every answer judged again, and what that changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.table import Table
+
+from mathturn_gym.errors import InvalidValueError, ProblemFileError
+
+if TYPE_CHECKING:
+    from mathturn_gym.verifier import Verifier
+
+__all__ = ["Answer", "Judge", "changes_table", "compared_with", "is_log", "judged", "read_answers"]
+
+_STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")
+Judge = Callable[[Sequence["Answer"]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a file, and what was said of it.
+
+    Args:
+        id: What tells it apart in its file.
+        response: The text.
+        gold: The accepted answers.
+        kind: `response`, or `answer` where the text is the answer.
+        recorded: What the file says of it: `status`, and perhaps `answer` and `reason`; None where it says nothing.
+    """
+
+    id: str
+    response: str
+    gold: tuple[str, ...]
+    kind: str = "response"
+    recorded: dict[str, Any] | None = None
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file or folder holds episodes or an evaluation's log rather than rows with `response` and `gold`."""
+    from mathturn_gym.view._lines import holds_episodes
+
+    if path.name.endswith(".jsonl") and path.is_file():
+        return holds_episodes(path)
+    return path.is_dir() or path.name.endswith((".jsonl.gz", ".parquet", ".eval", ".json"))
+
+
+def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
+    """The answers in a file or folder of episodes (JSON-lines, Parquet) or another trainer's or evaluation's log.
+
+    Returns:
+        The answers in their order, and what was left out: a line each, saying what and why.
+
+    Raises:
+        ProblemFileError: nothing in it can be judged.
+    """
+    from mathturn_gym.view._sources import read_sets
+
+    answers: list[Answer] = []
+    left_out: list[str] = []
+    for one in read_sets(path, path.name):
+        left_out += one.left_out
+        for number, episode in enumerate(one.episodes):
+            name = f"{episode.problem_id}#{number if episode.index is None else episode.index}"
+            said = [message for message in episode.messages if message.role == "assistant"]
+            for turn, message in enumerate(said):
+                verdict = message.verdict
+                gold = episode.gold or (() if verdict is None or not verdict.gold else (verdict.gold,))
+                if message.text is None or not gold:
+                    what = "no accepted answer" if message.text is not None else "token ids alone, and no text"
+                    left_out.append(f"{name}, turn {turn}: {what}")
+                    continue
+                recorded = None
+                if verdict is not None:
+                    recorded = {"status": verdict.status.value, "answer": verdict.answer, "reason": verdict.reason}
+                elif len(said) == 1 and episode.solved is not None:
+                    recorded = {"status": "right" if episode.solved else "wrong"}
+                answers.append(Answer(f"{name}/{turn}", message.text, tuple(gold), recorded=recorded))
+    if not answers:
+        raise ProblemFileError(
+            f"{path} holds no answer that can be judged again"
+            + (f": {left_out[0]} (and {len(left_out) - 1} more)" if left_out else "")
+            + "; episodes keep the accepted answer with gold_in_info=True"
+        )
+    return answers, left_out
+
+
+def compared_with(name: str, verifier: Verifier) -> Judge:
+    """What is compared with: `recorded`, a policy, a form, or another verifier.
+
+    Args:
+        name: `recorded` (what the file says), `boxed`, `marked`, `lenient`, `evaluated`, `equivalent`, or a verifier that
+            `--audit` knows.
+        verifier: The verifier whose other settings are kept.
+
+    Raises:
+        InvalidValueError: an unknown name.
+    """
+    from mathturn_gym.verifier import Verifier
+    from mathturn_gym.verifier.audit import check_verifier_name
+
+    if name == "recorded":
+        return _recorded
+    settings: dict[str, Any] = {"form": verifier.form, "extract": verifier.extract}
+    if name in ("boxed", "marked", "lenient"):
+        settings["extract"] = name
+    elif name in ("evaluated", "equivalent"):
+        settings["form"] = name
+    else:
+        check_verifier_name(name)
+        return lambda answers: _other(name, answers, verifier.form)
+    other = Verifier(timeout=verifier.timeout, memory_mb=verifier.memory_mb, workers=verifier.workers, **settings)
+    return lambda answers: judged(other, answers)
+
+
+def judged(verifier: Verifier, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """What a verifier of ours says, in the order of the answers."""
+    found: list[dict[str, Any]] = [{}] * len(answers)
+    for kind in ("response", "answer"):
+        places = [index for index, one in enumerate(answers) if one.kind == kind]
+        verdicts = verifier.verify_batch(
+            [answers[i].response for i in places],
+            [answers[i].gold for i in places],
+            kind=kind,
+        )
+        for place, verdict in zip(places, verdicts, strict=True):
+            found[place] = {
+                "status": verdict.status.value,
+                "answer": verdict.answer,
+                "reason": verdict.reason,
+                "rule": verdict.rule,
+            }
+    return found
+
+
+def _recorded(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    return [one.recorded or {"status": "unknown"} for one in answers]
+
+
+def _other(name: str, answers: Sequence[Answer], form: str) -> list[dict[str, Any]]:
+    """What a verifier of somebody else says; it knows right and wrong, and sometimes hangs."""
+    from mathturn_gym.verifier.audit import Case, run_audit
+
+    report = run_audit(name, [Case(one.gold[0], one.response, True, one.kind) for one in answers], form=form)
+    says = {True: "right", False: "wrong", None: "undecided"}
+    found = [{"status": says[value]} for value in report.found]
+    # Several accepted answers are asked for one by one.
+    for place in (i for i, one in enumerate(answers) if len(one.gold) > 1 and found[i]["status"] != "right"):
+        one = answers[place]
+        again = _other(name, [replace(one, gold=(gold,)) for gold in one.gold[1:]], form)
+        if any(verdict["status"] == "right" for verdict in again):
+            found[place] = {"status": "right"}
+    return found
+
+
+def changes_table(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], names: tuple[str, str]) -> Table:
+    """How often a status became another: a row for each before, a column for each after.
+
+    Raises:
+        InvalidValueError: lengths that differ.
+    """
+    if len(before) != len(after):
+        raise InvalidValueError(f"before and after must be as many: {len(before)} and {len(after)}")
+    counts = Counter((one["status"], other["status"]) for one, other in zip(before, after, strict=True))
+    rows = [status for status in _STATUSES if any(one == status for one, _ in counts)]
+    columns = [status for status in _STATUSES if any(other == status for _, other in counts)]
+    table = Table(title=f"{names[0]} (rows) and {names[1]} (columns)")
+    table.add_column("")
+    for status in columns:
+        table.add_column(status, justify="right")
+    for status in rows:
+        table.add_row(status, *(str(counts[status, other]) for other in columns))
+    return table

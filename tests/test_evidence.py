@@ -1,0 +1,146 @@
+"""What the experiments in `benchmarks/` compute by themselves: controls, choices, and what is known exactly."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.tasks import load_task
+from mathturn_gym.types import Episode, Status, Verdict
+
+
+def benchmark(name: str) -> Any:
+    path = Path(__file__).parent.parent / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"evidence_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- who listens
+
+
+def test_the_best_that_ignores_hints_is_better_than_a_policy_trained_into_a_corner() -> None:
+    bench = benchmark("listeners")
+    hint = bench.hints_of(8)
+    assert (bench.blind(8, 3), bench.deaf(8, 3), bench.listener(8, 3, hint)) == (
+        Fraction(169, 512),
+        Fraction(3, 8),
+        Fraction(5, 8),
+    )
+    fixed = max(len(set(guesses)) for guesses in itertools.product(range(1, 9), repeat=3))
+    assert bench.deaf(8, 3) == Fraction(fixed, 8), "every fixed sequence of guesses"
+    assert bench.listener(8, 3, lambda number: "no hint") == bench.deaf(8, 3), "who is told nothing can hear nothing"
+    assert bench.listener(8, 2, str) == 1, "told the number"
+
+
+def test_the_tasks_scale_is_that_of_the_guessers() -> None:
+    bench = benchmark("listeners")
+    hint = bench.hints_of(8)
+    for turn in (1, 2, 3):
+        floor, ceiling = load_task("guess8").scale[f"acc@{turn}"]
+        assert floor == float(bench.blind(8, turn))
+        assert ceiling == float(bench.listener(8, turn, hint))
+
+
+# ---- more tries without a dialogue
+
+
+def answered(index: int, answer: str | None, right: bool, group: str) -> Episode:
+    verdict = (
+        Verdict(Status.NO_ANSWER) if answer is None else Verdict(Status.RIGHT if right else Status.WRONG, answer=answer)
+    )
+    return synthetic_episode(0, index, [1], group=group, verdicts=(verdict,))
+
+
+def test_fresh_tries_and_tries_without_repeats() -> None:
+    bench = benchmark("questions")
+    group = [answered(i, a, a == "7", "p") for i, a in enumerate(["1", "1", "1", "7"])]
+    groups = bench.by_problem([*group, *(answered(9 + i, None, False, "q") for i in range(4))])
+    assert [len(one) for one in groups] == [4, 4]
+    assert bench.fresh(groups, 2) == pytest.approx((1 - (3 / 4) * (2 / 3)) / 2)
+    assert bench.without_repeats(groups, 1) == pytest.approx(0.25 / 2)
+    assert bench.without_repeats(groups, 2) == pytest.approx(1.0 / 2), "the other answer comes next, whatever was first"
+    spelled = [answered(i, a, False, "r") for i, a in enumerate(["2", " 2 ", "2.0"])]
+    assert bench.without_repeats([[*spelled, answered(5, "7", True, "r")]], 2) == 1.0, "three spellings of one answer"
+
+
+# ---- what is chosen is chosen on validation problems
+
+
+def rows(figures: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
+    names = ("acc@1", "fresh@K", "distinct@K", "acc@K none", "acc@K random")
+    return [
+        {"trained": kind, "seed": seed, "validation acc@K": validation, "acc@K": test, **dict.fromkeys(names, 0.1)}
+        for kind, (validation, test) in figures.items()
+        for seed in range(3)
+    ]
+
+
+def test_the_discount_is_chosen_where_the_answer_is_not_measured() -> None:
+    bench = benchmark("questions")
+    luckier = {
+        "discount 0": (0.6, 0.5),
+        "discount 1": (0.5, 0.9),
+        "single-turn": (0.2, 0.2),
+        "trained deaf": (0.3, 0.3),
+    }
+    found = rows(luckier)
+    assert bench.chosen(found) == "discount 0", "the better one on the test split is not taken for that"
+    by_name = {what: values for _, what, values in bench.answers(found, 0.375)}
+    np.testing.assert_allclose(by_name["acc@K: multi-turn (discount 0) - single-turn"], 0.3)
+    np.testing.assert_allclose(by_name["acc@K (discount 0) - deaf@K"], 0.125)
+    assert not any("deaf@K" in what for _, what, _ in bench.answers(found, None))
+    assert bench.deaf_at("guess8", 3) == 0.375
+    assert bench.deaf_at("lins", 4) is None
+
+
+# ---- published claims
+
+
+@pytest.mark.parametrize("claim", ["unary", "correction", "credit"])
+def test_every_arm_of_a_claim_is_a_run_and_every_difference_is_between_two_of_them(claim: str) -> None:
+    asked = benchmark("reproductions").CLAIMS[claim]
+    for arm in asked.arms.values():
+        config = load_task(asked.task).config(arm.algorithm, {**asked.played, **arm.settings})
+        if "env.reward_terms" in arm.settings:
+            assert config.env.value("reward_terms") == arm.settings["env.reward_terms"]
+    for figure, one, other in asked.differences:
+        assert figure in asked.figures
+        assert {one, other} <= set(asked.arms)
+
+
+def test_a_claims_report_pairs_by_seed() -> None:
+    bench = benchmark("reproductions")
+    asked = bench.CLAIMS["credit"]
+    found = [
+        {"claim": "credit", "arm": arm, "seed": seed, "acc@1": seed / 10 + 0.02 * i, "acc@K": 0.5}
+        for i, arm in enumerate(asked.arms)
+        for seed in range(3)
+    ]
+    text = bench.report("credit", found)
+    assert "| acc@1: turn - trajectory | 0.040 [0.040, 0.040] |" in text, "seeds differ by more, and that cancels"
+    assert "| untrained | 0.100 [-0.148, 0.348] | 0.500 [0.500, 0.500] |" in text
+
+
+# ---- the search
+
+
+def test_every_algorithm_has_a_search_of_the_same_size() -> None:
+    bench = benchmark("tune")
+    assert set(bench.GRIDS) - set(bench.VARIANTS) == set(registered())
+    for name, grid in bench.GRIDS.items():
+        assert np.prod([len(values) for values in grid.values()]) == 4, name
+        bench.config_of("lins", name, {option: values[-1] for option, values in grid.items()})  # or it raises
