@@ -6,10 +6,13 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 import mathturn_gym
+from mathturn_gym.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -55,9 +58,28 @@ def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text):
         address, _, _ = (target[0] or target[1]).partition("#")
         if address and ":" not in address:
-            found = path.parent / re.sub(r"notebooks/(\w+)\.md$", r"../notebooks/\1.ipynb", address)
-            found = ROOT / "notebooks" / f"{found.stem}.ipynb" if "notebooks" in found.parts else found
-            assert found.exists(), (name, address)
+            assert (path.parent / address).exists(), (name, address)
+
+
+def test_commands_and_their_options_exist() -> None:
+    command: Any = typer.main.get_command(app)
+    shown = 0
+    for name, text in PAGES.items():
+        for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            for line in re.sub(r"\\\n\s*", "", block).splitlines():
+                words = re.sub(r"\s#.*", "", line).split()
+                if words[:2] != ["$", "mathturn"]:
+                    continue
+                found = command
+                for word in words[2:]:
+                    if not hasattr(found, "commands"):
+                        break
+                    assert word in found.commands, (name, line)
+                    found = found.commands[word]
+                known = {option for parameter in found.params for option in parameter.opts}
+                assert {word for word in words if word.startswith("--")} <= known, (name, line)
+                shown += 1
+    assert shown > 15
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:

@@ -69,7 +69,13 @@ def write_pages(app: Sphinx) -> None:
         (folder / f"{notebook.stem}.md").write_text(page_of(notebook, folder), encoding="utf-8")
 
 
+def link_to_pages(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lets links to notebooks, which lead to the files where a page is read in the repository, lead to their pages."""
+    source[0] = re.sub(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", r"](/notebooks/\1.md)", source[0])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("config-inited", lambda app, config: write_pages(app))
+    app.connect("source-read", link_to_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

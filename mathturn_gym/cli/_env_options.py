@@ -45,7 +45,7 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "reward_bias": (float, "What is taken off rewards.", ()),
     "reward_terms": (
         list[str],
-        f"NAME=WEIGHT of a term added to the reward, {_CALLABLE}; repeatable.",
+        "NAME=WEIGHT of a term added to the reward, or NAME=my_module:name of your own; repeatable.",
         ("--reward-term",),
     ),
     "system_prompt": (str, "Text of a system message.", ()),
