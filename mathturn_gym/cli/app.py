@@ -10,6 +10,7 @@ import sys
 import typer
 from rich.console import Console
 
+from mathturn_gym._text import visible
 from mathturn_gym.cli.compare import compare
 from mathturn_gym.cli.compare_eval import compare_eval
 from mathturn_gym.cli.demo import demo
@@ -57,7 +58,7 @@ def main() -> None:
         app()
     except MathTurnError as error:
         console.print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(str(error)), markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         console.print("interrupted; what was written so far is whole (--resume goes on from it)")

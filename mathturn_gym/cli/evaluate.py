@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from mathturn_gym._files import storage_errors, write_json
+from mathturn_gym._text import visible
 from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, ray_settings
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import Start, check_counts, command_line, problems_of, start_of
@@ -297,7 +298,7 @@ def _report(
         f"episodes: {folder.episodes_path}",
         f"to read them: {command_line('view', folder.path)}",
     ):
-        console.print(words, markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(words), markup=False, highlight=False, soft_wrap=True)
 
 
 def looks_for_marks(config: EnvConfig) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, training_engine
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
+from mathturn_gym.cli.report import plain_text
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def train(
         )
         raise typer.Exit(130)
     if result.status != "finished":
-        console.print(f"[yellow]{result.status}[/yellow]: {result.message}")
+        console.print(plain_text(f"{result.status}: {result.message}", "yellow"))
     if result.test is not None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
         played = f"{result.test['episodes']:,} episodes of {result.test['problems']:,} different problems"

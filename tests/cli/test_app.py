@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mathturn_gym.cli.app import app
+from mathturn_gym.cli.app import app, main
 from mathturn_gym.errors import InvalidValueError
 
 RUNNER = CliRunner()
@@ -37,6 +37,16 @@ def test_users_mistakes_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "unknown task 'linz': did you mean 'lins'?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_mistakes_message_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    def fail() -> None:
+        raise InvalidValueError("[/x] \x1b[31m\u202eabc")
+
+    monkeypatch.setattr("mathturn_gym.cli.app.app", fail)
+    with pytest.raises(SystemExit):
+        main()
+    assert "InvalidValueError: [/x] ␛[31m⟨U+202E⟩abc" in capfd.readouterr().err
 
 
 def test_info() -> None:
