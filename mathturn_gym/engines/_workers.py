@@ -155,7 +155,7 @@ class PolicyPool:
     """The policy of a rollout actor whose model lives in policy actors: a session stays with one while it lives.
 
     Args:
-        handles: The policy actors.
+        handles: The policy actors; whoever made the pool may exchange them in place.
         dead: The exceptions that mean that an actor is gone.
         tokenizer: Theirs.
 
@@ -166,7 +166,7 @@ class PolicyPool:
     scheduler: Final = "async"
 
     def __init__(self, handles: Sequence[Any], dead: tuple[type[BaseException], ...], tokenizer: Any) -> None:
-        self.handles, self.tokenizer = list(handles), tokenizer
+        self.handles, self.tokenizer = handles, tokenizer
         self._dead = dead
 
     async def acomplete(
@@ -202,6 +202,7 @@ class RolloutActor:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._policy: Any = None
+        self._handles: list[Any] = []
         self._jobs: dict[int, Job] = {}
         self._envs: dict[tuple[int, int], list[Any]] = defaultdict(list)
         self._alone = asyncio.Lock()
@@ -227,7 +228,9 @@ class RolloutActor:
             MathTurnError: policy or environment cannot be made here.
         """
         if policies:
-            self._policy = PolicyPool(policies, dead, tokenizer)
+            if not self._handles:  # newer ones may have come before: calls of an actor overtake one another
+                self._handles[:] = policies
+            self._policy = PolicyPool(self._handles, dead, tokenizer)
         await asyncio.to_thread(self._load, weights, version)
         return {"pid": os.getpid(), "concurrent": self._concurrent}
 
@@ -316,7 +319,7 @@ class RolloutActor:
 
     async def use_policies(self, policies: Sequence[Any]) -> None:
         """The policy actors that are there now."""
-        self._policy.handles[:] = policies
+        self._handles[:] = policies
 
     async def update_weights(self, weights: PackedWeights, version: int) -> int:
         """See `PolicyActor.update_weights`."""

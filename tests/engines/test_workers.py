@@ -99,6 +99,20 @@ def test_policy_actors_are_asked_and_replaced(env: EnvConfig, same: Any) -> None
     same(asyncio.run(run()), expected(env, policy, 6, seed=5, group_size=2, discount=0.5), logprobs=1e-5)
 
 
+def test_policy_actors_that_came_before_the_start_stay(env: EnvConfig, simulated: Any) -> None:
+    async def run() -> None:
+        actor = PolicyActor(WorkerSettings(env, simulated()))
+        await actor.start(None, 0)
+        old, new = Handle(actor), Handle(actor)
+        rollout = RolloutActor(WorkerSettings(env, simulated()))
+        await rollout.use_policies([new])
+        await rollout.start(None, 0, [old], (ConnectionResetError,), actor._policy.tokenizer)
+        await play(rollout, job(), Share(0, 2))
+        assert (old.asked, new.asked > 0) == (0, True)
+
+    asyncio.run(run())
+
+
 def test_when_no_policy_actor_comes_back(env: EnvConfig, simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mathturn_gym.engines._workers._PATIENCE_SECONDS", 0.1)
     handle = Handle(PolicyActor(WorkerSettings(env, simulated())))

@@ -412,7 +412,7 @@ class RayEngine:
         policies = self._policies() if kind == "rollout" else []
         weights, version = self._weights
         if policies:
-            tokenizer = self._of("policy")[0].facts["tokenizer"]
+            tokenizer = next(one.facts["tokenizer"] for one in self._of("policy") if one.ready)
             started = handle.start.remote(None, 0, policies, GONE, tokenizer)
         else:
             started = handle.start.remote(weights, version)
@@ -424,7 +424,9 @@ class RayEngine:
     def _adjust(self) -> None:
         """As many rollout actors as are wanted, the oldest being kept; policy actors as at the start."""
         staying = [worker for worker in self._of("rollout") if not worker.retiring]
-        for _ in range(self._wanted - len(staying)):
+        # A rollout actor begins with the policy actors that are there: one at least.
+        can_begin = bool(self._policies()) or not self.settings.policy_actors
+        for _ in range(self._wanted - len(staying) if can_begin else 0):
             self._make("rollout")
         for worker in staying[self._wanted :]:
             worker.retiring = True
