@@ -1,5 +1,6 @@
 """The pages of the documentation: their code runs as it stands, their links lead somewhere, and each is in a table of contents."""
 
+import ast
 import re
 import sys
 from importlib import import_module
@@ -9,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import typer
+from typer.main import get_command
 
 import mathturn_gym
+import mathturn_gym.baselines as baselines
 from mathturn_gym.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +53,35 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         )
 
 
+def test_code_that_needs_a_server_or_a_gpu_can_be_compiled_and_its_imports_exist() -> None:
+    absent = {"areal", "datasets", "tinker", "trl", "verl", "verifiers"}
+    blocks = {
+        name: re.findall(r"^```python no-run\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        for name, text in PAGES.items()
+    }
+    assert sum(map(len, blocks.values())) > 5
+    for name, codes in blocks.items():
+        for code in codes:
+            for node in ast.walk(ast.parse(code, f"docs/{name}.md")):
+                if not isinstance(node, ast.ImportFrom) or node.module is None:
+                    continue
+                parts = set(node.module.split("."))
+                if "mathturn_gym" in parts and not parts & absent:
+                    home = import_module(node.module)
+                    assert all(hasattr(home, alias.name) for alias in node.names), (name, node.module)
+
+
+def test_the_parts_of_a_large_run_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(baselines, "train", lambda **parts: given.update(parts))
+    (code,) = re.findall(
+        r"^```python no-run\n(.*?)^```", PAGES["how-to/train_a_larger_model"], re.DOTALL | re.MULTILINE
+    )
+    exec(compile(code, "docs/how-to/train_a_larger_model.md", "exec"), {})
+    del given["run_dir"]
+    assert baselines.RunConfig(**given).algorithm.name == "grpo"
+
+
 @pytest.mark.parametrize("name", ["README", "CONTRIBUTING", *(f"docs/{name}" for name in PAGES)])
 def test_links_lead_somewhere(name: str) -> None:
     path = ROOT / f"{name}.md"
@@ -62,7 +93,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_commands_and_their_options_exist() -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = get_command(app)
     shown = 0
     for name, text in PAGES.items():
         for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):

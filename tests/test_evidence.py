@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.tasks import load_task
 from mathturn_gym.types import Episode, Status, Verdict
@@ -101,6 +102,7 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured() -> None:
     by_name = {what: values for _, what, values in bench.answers(found, 0.375)}
     np.testing.assert_allclose(by_name["acc@K: multi-turn (discount 0) - single-turn"], 0.3)
     np.testing.assert_allclose(by_name["acc@K (discount 0) - deaf@K"], 0.125)
+    np.testing.assert_allclose(by_name["acc@K: discount 0 - trained deaf"], 0.4)  # told nothing, as it was trained
     assert not any("deaf@K" in what for _, what, _ in bench.answers(found, None))
     assert bench.deaf_at("guess8", 3) == 0.375
     assert bench.deaf_at("lins", 4) is None
@@ -132,3 +134,14 @@ def test_a_claims_report_pairs_by_seed() -> None:
     text = bench.report("credit", found)
     assert "| acc@1: turn - trajectory | 0.040 [0.040, 0.040] |" in text, "seeds differ by more, and that cancels"
     assert "| untrained | 0.100 [-0.148, 0.348] | 0.500 [0.500, 0.500] |" in text
+
+
+# ---- the search
+
+
+def test_every_algorithm_has_a_search_of_the_same_size() -> None:
+    bench = benchmark("tune")
+    assert set(bench.GRIDS) - set(bench.VARIANTS) == set(registered())
+    for name, grid in bench.GRIDS.items():
+        assert np.prod([len(values) for values in grid.values()]) == 4, name
+        bench.config_of("lins", name, {option: values[-1] for option, values in grid.items()})  # or it raises

@@ -398,6 +398,11 @@ class Trainer(Session):
         count = len(minibatch.facts)
         return [select_episodes(minibatch, share) for share in np.array_split(np.arange(count), min(accumulate, count))]
 
+    @property
+    def fewest_episodes(self) -> int:
+        """What `parts` needs of a minibatch."""
+        return 1
+
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
@@ -513,7 +518,9 @@ class Trainer(Session):
         if self.algorithm.entropy_weight or np.any(self.algorithm.kl_weight):
             return minibatch
         episodes = np.unique(episode_of_rows(minibatch)[rows_with_signal(minibatch)])
-        return minibatch if not 0 < len(episodes) < len(minibatch.facts) else select_episodes(minibatch, episodes)
+        if not self.fewest_episodes <= len(episodes) < len(minibatch.facts):
+            return minibatch
+        return select_episodes(minibatch, episodes)
 
     def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
         """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""

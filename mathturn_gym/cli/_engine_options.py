@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from mathturn_gym.baselines._session import Engine
     from mathturn_gym.engines._ray_settings import RaySettings
 
-__all__ = ["ENGINE", "ENGINE_SETTINGS", "ray_settings", "training_engine"]
+__all__ = ["ENGINE", "ENGINE_SETTINGS", "ray_settings", "speaks_for_nobody", "training_engine"]
 
 ENGINE: TypeAlias = Annotated[
     str, typer.Option(help="local; ray (a cluster, or this machine's cores); distributed (training, under torchrun).")
@@ -70,6 +71,11 @@ def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
         _check_known(settings, [one.name for one in dataclasses.fields(DistributedTraining)])
         return DistributedTraining(**settings)
     return None
+
+
+def speaks_for_nobody(engine: str) -> bool:
+    """True on the ranks that are not the first: what they would print, the first one prints."""
+    return engine == "distributed" and os.environ.get("RANK", "0") != "0"
 
 
 def _settings(engine: str, texts: Sequence[str] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, training_engine
+from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, speaks_for_nobody, training_engine
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.cli.report import plain_text
@@ -65,7 +65,7 @@ def train(
     from mathturn_gym.baselines._changes import parse_settings
     from mathturn_gym.baselines._run_folder import read_config
 
-    console = Console()
+    console = Console(quiet=speaks_for_nobody(engine))
     limits = {"tokens": tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
     budget = {name: value for name, value in limits.items() if value is not None}
     named = {"seed": seed, "keep": keep}

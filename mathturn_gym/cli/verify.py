@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -20,7 +21,7 @@ from mathturn_gym.errors import InvalidValueError, ProblemFileError
 if TYPE_CHECKING:
     from mathturn_gym.types import Verdict
     from mathturn_gym.verifier import Verifier
-    from mathturn_gym.verifier.audit import AuditReport
+    from mathturn_gym.verifier.audit import AuditReport, Case
 
 __all__ = ["verify"]
 
@@ -58,12 +59,23 @@ def verify(
     show_changed: Annotated[
         int, typer.Option(help="With --against: print so many answers whose verdict changed.")
     ] = 10,
-    out: Annotated[Path | None, typer.Option(help="Where verdicts (JSON lines) or audit figures (JSON) go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where verdicts (JSON lines) or an audit (.json, .md, .html) go.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Run labeled cases through verifiers.")] = False,
     verifier: Annotated[
         list[str] | None,
-        typer.Option(help="With --audit: mathturn, math-verify, trl, or package.module:function; several times."),
+        typer.Option(
+            help="With --audit: mathturn, mathturn-boxed, mathturn-lenient, math-verify, trl, verifiers, inspect, or "
+            "package.module:function; several times; all that are installed by default."
+        ),
+    ] = None,
+    cases: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With --audit: a file of labeled cases beside the suite of the package; --file: instead of it."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="With --audit: only so many cases, spread over the file.")] = None,
     show_wrong: Annotated[int, typer.Option(help="With --audit: print so many misjudged cases a verifier.")] = 0,
@@ -77,7 +89,7 @@ def verify(
     if audit:
         if response is not None:
             raise InvalidValueError("--audit takes its cases from the package or from --file, not from RESPONSE")
-        _audit(file, verifier or ["mathturn", "math-verify"], form or "equivalent", limit, out, show_wrong)
+        _audit(cases or [], file, verifier or [], form or "equivalent", limit, out, show_wrong)
         return
     from mathturn_gym.verifier import Verifier
 
@@ -258,26 +270,39 @@ def _judge_chunk(judge: Any, rows: list[dict[str, Any]]) -> list[Verdict]:
 
 
 def _audit(
-    file: Path | None, verifiers: list[str], form: str, limit: int | None, out: Path | None, show_wrong: int
+    files: Sequence[Path],
+    alone: Path | None,
+    verifiers: list[str],
+    form: str,
+    limit: int | None,
+    out: Path | None,
+    show_wrong: int,
 ) -> None:
     from mathturn_gym.errors import check_int, raise_unknown_name
-    from mathturn_gym.verifier.audit import check_verifier_name, load_cases, run_audit
+    from mathturn_gym.verifier.audit import audit_rows, check_verifier_name, installed_verifiers, run_audit
 
     if form not in ("evaluated", "equivalent"):
         raise_unknown_name("form", form, ["evaluated", "equivalent"])
     for name in verifiers:
         check_verifier_name(name)
-    cases = load_cases(file)
+    if out is not None and out.suffix not in _AUDIT_PAGES:
+        raise InvalidValueError(f"--out of an audit must end in {', '.join(_AUDIT_PAGES)}, got {str(out)!r}")
+    cases = _audit_cases(files, alone)
     if limit is not None and limit < len(cases):
         step = len(cases) / check_int("limit", limit, low=1)
         cases = [cases[int(index * step)] for index in range(limit)]
-    console = Console(stderr=True)
     reports: list[AuditReport] = []
-    with _progress(console) as progress:
-        for name in verifiers:
+    with _progress(Console(stderr=True)) as progress:
+        for name in verifiers or installed_verifiers():
             task = progress.add_task(name, total=len(cases))
             reports.append(run_audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
-    Console().print(_table(reports))
+    table = Table(title="verifiers on labeled cases (shares with 95 % intervals)")
+    table.add_column("")
+    for report in reports:
+        table.add_column(report.verifier, justify="right")
+    for row in audit_rows(reports):
+        table.add_row(*row)
+    Console().print(table)
     for report in reports:
         for case in report.wrong()[:show_wrong]:
             Console().print(
@@ -285,27 +310,40 @@ def _audit(
             )
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps([report.summary() for report in reports], indent=1) + "\n", encoding="utf-8")
+        write_atomically(out, _AUDIT_PAGES[out.suffix](reports))
 
 
-def _table(reports: Sequence[AuditReport]) -> Table:
-    """The figures of an audit, one verifier a column; shares with their 95 % intervals."""
-    table = Table(title="verifiers on labeled cases (shares with 95 % intervals)")
-    table.add_column("")
-    for report in reports:
-        table.add_column(report.verifier, justify="right")
-    figures = [report.summary() for report in reports]
-    rows: dict[str, list[str]] = {"cases": [str(found["cases"]) for found in figures]}
-    for key in ("accuracy", "false_positives", "false_negatives"):
-        rows[key.replace("_", " ")] = [
-            f"{found[key]['share']:.4f} [{found[key]['low']:.4f}, {found[key]['high']:.4f}]" for found in figures
-        ]
-    rows["exploits accepted"] = [f"{found['exploits_accepted']} of {found['exploits']}" for found in figures]
-    rows["hangs > 5 s"] = [str(found["hangs"]) for found in figures]
-    rows["crashes"] = [str(found["crashes"]) for found in figures]
-    for key in ("mean", "median", "p99"):
-        rows[f"{key} ms"] = [f"{found['ms'][key]:.3f}" for found in figures]
-    rows["memory MiB"] = [f"{found['memory_mb']:.0f}" for found in figures]
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
+def _audit_cases(files: Sequence[Path], alone: Path | None) -> list[Case]:
+    """The suite and the user's files, each case under the source that it names, or its file."""
+    from mathturn_gym.verifier.audit import load_cases
+
+    cases = [] if alone is not None else [replace(case, group="suite") for case in load_cases()]
+    for file in [alone, *files] if alone is not None else files:
+        cases += [replace(case, group=case.group.partition(":")[0] or file.stem) for case in load_cases(file)]
+    return cases
+
+
+def _audit_json(reports: Sequence[AuditReport]) -> str:
+    """The figures, all in all and by source."""
+    rows = [
+        report.summary() | {"sources": {group: part.summary() for group, part in report.by_group().items()}}
+        for report in reports
+    ]
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def _audit_page(name: str) -> Callable[[Sequence[AuditReport]], str]:
+    def page(reports: Sequence[AuditReport]) -> str:
+        from mathturn_gym.verifier import audit
+
+        text: str = getattr(audit, name)(reports)
+        return text
+
+    return page
+
+
+_AUDIT_PAGES: Final[dict[str, Callable[[Sequence[AuditReport]], str]]] = {
+    ".json": _audit_json,
+    ".html": _audit_page("audit_html"),
+    ".md": _audit_page("audit_markdown"),
+}

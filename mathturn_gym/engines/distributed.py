@@ -30,6 +30,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from mathturn_gym.baselines._rows import select_episodes
 from mathturn_gym.baselines._run_folder import RunFolder
 from mathturn_gym.baselines._session import Ended, Metrics, Report, Session
 from mathturn_gym.baselines._trainer import Trainer, merged_figures
@@ -38,7 +39,7 @@ from mathturn_gym.baselines.algorithms._critic import CriticAlgorithm
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.decoding._models import load_model
 from mathturn_gym.errors import EngineError, InvalidValueError
-from mathturn_gym.packing import PackedBatch, select_rows
+from mathturn_gym.packing import PackedBatch
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
@@ -204,11 +205,16 @@ class DistributedTrainer(Trainer):
         return [episode for share in self._gathered(played) for episode in share]
 
     def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
-        """This rank's rows of a minibatch, in as many parts as every rank has."""
-        rows = np.array_split(np.arange(minibatch.num_rows), self.ranks)[self.rank]
+        """This rank's episodes of a minibatch, in as many parts as every rank has."""
+        episodes = np.array_split(np.arange(len(minibatch.facts)), self.ranks)[self.rank]
         # Sharded weights are gathered part by part, by all ranks together: none may have more parts than another.
-        count = max(1, min(self.config.optimization.accumulate, minibatch.num_rows // self.ranks))
-        return [select_rows(minibatch, part.tolist()) for part in np.array_split(rows, count)]
+        count = max(1, min(self.config.optimization.accumulate, len(minibatch.facts) // self.ranks))
+        return [select_episodes(minibatch, part) for part in np.array_split(episodes, count)]
+
+    @property
+    def fewest_episodes(self) -> int:
+        """One for each rank."""
+        return self.ranks
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Adds up the ranks' gradients: each is divided by the whole minibatch's size already."""

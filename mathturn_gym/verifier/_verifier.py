@@ -17,7 +17,7 @@ from mathturn_gym.verifier._quick import quick_integer, quick_verdict
 from mathturn_gym.verifier.reading._extraction import POLICIES, Extraction, ExtractionPolicy
 from mathturn_gym.verifier.reading._extraction import extract as find_answer
 from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
-from mathturn_gym.verifier.reading._statements import has_prose, told_value, value_in
+from mathturn_gym.verifier.reading._statements import has_prose, told_anywhere, told_value
 from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, SymbolicResult, shared_pool
 from mathturn_gym.verifier.tiers._decide import Finding, decide
 from mathturn_gym.verifier.tiers._scalar import Rounding
@@ -234,7 +234,13 @@ class Verifier:
         if not accepted or (isinstance(accepted, str) and not accepted.strip()):
             raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
         if kind == "response":
-            return accepted, find_answer(response, self.extract)
+            found = find_answer(response, self.extract)
+            if self.extract == "lenient" and found is not None and found.rule not in ("box", "tag", "hash"):
+                # An answer with its conditions is several formulas, of which any rule finds but one.
+                whole = response.strip()
+                if whole in ((accepted,) if isinstance(accepted, str) else accepted):
+                    found = Extraction(whole, response.index(whole), response.index(whole) + len(whole), "whole")
+            return accepted, found
         if kind != "answer":
             raise_unknown_name("kind", kind, ["response", "answer"])
         text = response.strip()
@@ -298,10 +304,11 @@ class Verifier:
         if finding.status is Status.WRONG and (told := told_value(prepare(answer).text)) is not None:
             # A sentence, and not its letters multiplied: what counts is the value that it tells.
             finding = self._find(gold, told)
-        elif finding.status is Status.WRONG and self.extract == "lenient" and has_prose(answer):
+        elif (
+            finding.status is Status.WRONG and self.extract == "lenient" and (told := told_anywhere(answer)) is not None
+        ):
             # What others took as the answer may be the sentence in which it was found.
-            span = value_in(answer)
-            finding = finding if span is None else self._find(gold, answer[slice(*span)])
+            finding = self._find(gold, told)
         if finding.status is None:
             return _Decision(Status.UNDECIDED, "", "symbolic", gold, (gold,))
         return _Decision(finding.status, finding.reason, finding.tier, gold)

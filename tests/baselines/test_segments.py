@@ -107,3 +107,14 @@ def test_advantages_go_back_to_the_tokens_that_they_were_for() -> None:
     (found,) = with_advantages([episode], pack([episode], advantages=[[1.0, 2.0, 3.0]]))
     values = found.token_values["advantage"][episode.loss_mask]
     assert torch.from_numpy(values).tolist() == [1.0] * 3 + [2.0] * 2 + [3.0] * 4
+
+
+def test_what_is_left_is_enough_for_every_rank(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(small, "grpo", group_size=2, minibatches=1, entropy_weight=0.0)
+    try:
+        batch = pack(episodes_in_segments(2, 50), advantages=[[0.0] * 3] * 6 + [[1.0] * 3, [-1.0] * 3])
+        assert len(trainer._that_teaches(batch).facts) == 2
+        monkeypatch.setattr(Trainer, "fewest_episodes", 3)
+        assert trainer._that_teaches(batch) is batch
+    finally:
+        trainer.close()

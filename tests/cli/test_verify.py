@@ -118,6 +118,18 @@ def test_an_audit(tmp_path: Path) -> None:
     assert figures["accuracy"]["share"] == 1.0
 
 
+def test_an_audit_of_the_suite_and_a_user_s_file(tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine.jsonl", tmp_path / "audit.md"
+    mine.write_text(300 * (json.dumps({"gold": "7", "response": "\\boxed{7}", "label": True}) + "\n"))
+    run("--audit", "--verifier", "mathturn", "--cases", str(mine), "--limit", "120", "--out", str(out))
+    assert "| mine (1" in out.read_text()
+    assert "| suite (" in out.read_text()
+    run("--audit", "--verifier", "mathturn", "--file", str(mine), "--out", str(tmp_path / "a.html"))
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(InvalidValueError, match=r"must end in .json, .html, .md"):
+        runner.invoke(app, ["--audit", "--file", str(mine), "--out", "x.txt"], catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -146,7 +147,7 @@ def test_problems_travel(env: EnvConfig, simulated: Any, tmp_path: Path) -> None
     """A file that only the driver has: its problems go to the workers."""
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer": "4"}\n')
-    config = env.replace(problems=str(file))
+    config = env.replace(problems=str(file), train="all")
     with RayEngine(config, simulated(), RaySettings(rollout_actors=1, share=2)) as engine:
         problems = config.problems("train")
         file.unlink()
@@ -275,3 +276,68 @@ def test_what_the_engine_cannot_train(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="max_staleness must be"):
         RayTraining(max_staleness=-1)
     assert issubclass(EngineError, RunError)
+
+
+def test_the_command_evaluates_on_ray_and_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from mathturn_gym.baselines._run_folder import flat
+    from mathturn_gym.cli.app import app
+    from mathturn_gym.trajectories import read_episodes
+
+    def evaluate(out: str, *more: str) -> str:
+        options = [
+            "--problems",
+            "lins",
+            "--episodes",
+            "40",
+            "--samples",
+            "2",
+            "--seed",
+            "3",
+            "--out",
+            str(tmp_path / out),
+        ]
+        done = CliRunner().invoke(app, ["eval", *options, *more])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    evaluate("alone")
+    evaluate("ray", "--engine", "ray", "--engine-set", "share=4")
+    file = tmp_path / "ray" / "episodes.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    header = lines[: len(lines) - 40]
+    file.write_text("".join([*header, *lines[len(header) : len(header) + 11]]))  # as if it had been killed
+    kept = {episode.index for episode in read_episodes(file)}
+    assert len(kept) == 11
+    evaluate("ray", "--engine", "ray", "--engine-set", "rollout_actors=3", "--engine-set", "share=4", "--resume")
+    reports = [json.loads((tmp_path / out / "report.json").read_text()) for out in ("alone", "ray")]
+    assert {episode.index for episode in read_episodes(file)} == set(range(40))
+    first, second = (flat(report) for report in reports)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        # A share is decoded apart from the others: log-probs differ in the last bits, and with them their means.
+        assert second[name] == (pytest.approx(value, abs=1e-5) if isinstance(value, float) else value), name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["eval", "--engine", "distributed"], "--engine distributed trains"),
+        (["eval", "--engine", "rays"], "did you mean 'ray'"),
+        (["eval", "--engine", "ray", "--engine-set", "actors=2"], "unknown engine setting 'actors'"),
+        (["train", "lins", "--engine", "local", "--engine-set", "share=2"], "--engine local has no settings"),
+        (["train", "lins", "--engine", "ray", "--engine-set", "max_staleness=-1"], "max_staleness must be"),
+    ],
+)
+def test_options_that_are_none(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from mathturn_gym.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code != 0
+    assert message in " ".join(f"{done.output} {done.exception}".split())

@@ -10,7 +10,7 @@ import pytest
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.algorithms.grpo import GRPO
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.tasks import load_task, task_names
+from mathturn_gym.tasks import last_number, load_task, task_names
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -65,7 +65,17 @@ def test_every_algorithm_of_language_models_trains_a_chat_model(task: str) -> No
     for name, kind in registered().items():
         if kind.kind == "language model":
             config = load_task(task).config(name)
-            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", "lenient")
+            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", "mathturn_gym.tasks:last_number")
+
+
+@pytest.mark.parametrize(
+    ("response", "right"),
+    [("4 + 1 = 5", True), ("5", True), ("The answer is 5.", True), ("What is 4+1?", False), ("15", False), ("", False)],
+)
+def test_the_last_number_is_the_answer(response: str, right: bool) -> None:
+    assert last_number(response, "5") is right
+    assert last_number(response, ("x", "5")) is right
+    assert not last_number(response, "-5")
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:

@@ -3,6 +3,8 @@
     Case, load_cases         labelled cases from a JSON-lines file, or those of the package
     run_audit, AuditReport   a verifier run over them in a process of its own, and what it did
     check_verifier_name      whether `run_audit` knows a verifier
+    installed_verifiers      those that are to be had here
+    audit_markdown, audit_html, audit_rows   the reports of several verifiers as a page, or as rows of cells
     wilson                   95 % interval of a proportion
 
 On the command line: `mathturn verify --audit`.
@@ -12,6 +14,18 @@ from __future__ import annotations
 
 from mathturn_gym.verifier.audit._cases import Case, load_cases
 from mathturn_gym.verifier.audit._figures import AuditReport, wilson
-from mathturn_gym.verifier.audit._run import check_verifier_name, run_audit
+from mathturn_gym.verifier.audit._report import audit_html, audit_markdown, audit_rows
+from mathturn_gym.verifier.audit._run import check_verifier_name, installed_verifiers, run_audit
 
-__all__ = ["AuditReport", "Case", "check_verifier_name", "load_cases", "run_audit", "wilson"]
+__all__ = [
+    "AuditReport",
+    "Case",
+    "audit_html",
+    "audit_markdown",
+    "audit_rows",
+    "check_verifier_name",
+    "installed_verifiers",
+    "load_cases",
+    "run_audit",
+    "wilson",
+]

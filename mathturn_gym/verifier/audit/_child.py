@@ -6,6 +6,7 @@ verifier said, its seconds, and the peak memory of the process in MiB.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import resource
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 Check: TypeAlias = Callable[[str, str, str], bool]
@@ -21,7 +23,7 @@ Check: TypeAlias = Callable[[str, str, str], bool]
 def _ours(settings: dict[str, Any]) -> Check:
     from mathturn_gym.verifier import Verifier
 
-    verifier = Verifier(form=settings["form"])
+    verifier = Verifier(form=settings["form"], extract=settings["verifier"].partition("-")[2] or "marked")
     verifier.warm()
     return lambda response, gold, kind: (
         verifier.verify(response, gold, kind="answer" if kind == "answer" else "response").correct
@@ -51,6 +53,33 @@ def _trl(settings: dict[str, Any]) -> Check:
     return check
 
 
+def _verifiers(settings: dict[str, Any]) -> Check:
+    from verifiers.v1.utils.score import verify_boxed_math_answer
+
+    def check(response: str, gold: str, kind: str) -> bool:
+        return bool(verify_boxed_math_answer(_boxed(response, kind), f"\\boxed{{{gold}}}") > 0.5)
+
+    return check
+
+
+def _inspect(settings: dict[str, Any]) -> Check:
+    from inspect_ai.scorer import Target, math
+
+    score, loop = math(), asyncio.new_event_loop()
+
+    def check(response: str, gold: str, kind: str) -> bool:
+        state: Any = SimpleNamespace(output=SimpleNamespace(completion=_boxed(response, kind)))
+        try:
+            found = loop.run_until_complete(score(state, Target(gold)))
+        except ValueError as error:
+            if "mathematical target" in str(error):
+                return False  # a gold that it cannot read makes no answer right
+            raise
+        return found is not None and found.value == "C"
+
+    return check
+
+
 def _by_path(settings: dict[str, Any]) -> Check:
     """`package.module:function`, called with response and gold; a verdict, a truth value or a score above 0.5 is right."""
     module, _, name = settings["verifier"].partition(":")
@@ -64,7 +93,52 @@ def _by_path(settings: dict[str, Any]) -> Check:
     return check
 
 
-BUILT_IN: dict[str, Callable[[dict[str, Any]], Check]] = {"mathturn": _ours, "math-verify": _math_verify, "trl": _trl}
+BUILT_IN: dict[str, Callable[[dict[str, Any]], Check]] = {
+    "mathturn": _ours,
+    "mathturn-boxed": _ours,
+    "mathturn-lenient": _ours,
+    "math-verify": _math_verify,
+    "trl": _trl,
+    "verifiers": _verifiers,
+    "inspect": _inspect,
+}
+
+# What a verifier has no reason to do while it looks at an answer; raised by the interpreter itself, whoever asks for it.
+_DEEDS = frozenset(
+    [
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "subprocess.Popen",
+        "pty.spawn",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.mkdir",
+        "os.chmod",
+        "os.truncate",
+        "os.link",
+        "os.symlink",
+        "shutil.rmtree",
+        "socket.connect",
+        "builtins.input",
+    ]
+)
+
+
+class _Deeds:
+    """Counts what is done to the machine while a case is looked at."""
+
+    def __init__(self) -> None:
+        self.watching, self.count = False, 0
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.watching:
+            return
+        writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+        self.count += bool(event in _DEEDS or writes)
 
 
 def main() -> None:
@@ -83,13 +157,17 @@ def main() -> None:
         write_frame(1, {"error": f"{type(error).__name__}: {error}"})
         return
     write_frame(1, {"ready": True})
+    deeds = _Deeds()
     while (case := read_frame(0)) is not None:
+        deeds.count, deeds.watching = 0, True
         start = time.perf_counter()
         try:
             reply: dict[str, Any] = {"correct": check(case["response"], case["gold"], case["kind"])}
         except Exception as error:  # whatever a verifier under audit raises is its result
             reply = {"error": f"{type(error).__name__}: {error}"[:500]}
         reply["seconds"] = time.perf_counter() - start
+        deeds.watching = False
+        reply["executed"] = deeds.count > 0
         reply["memory_mb"] = peak_memory_mb()
         write_frame(1, reply)
 

@@ -39,6 +39,7 @@ class AuditReport:
         seconds: For each, the time it took, at most the limit of a hang.
         hangs: Cases that took longer than the limit.
         crashes: Cases on which it raised or its process ended.
+        executed: Cases during which the process that calls the verifier started a program, or wrote, removed or sent something.
         memory_mb: Peak memory of the process that calls the verifier, MiB.
     """
 
@@ -48,11 +49,27 @@ class AuditReport:
     seconds: list[float] = field(default_factory=list)
     hangs: int = 0
     crashes: int = 0
+    executed: int = 0
     memory_mb: float = 0.0
 
     def wrong(self) -> list[Case]:
         """Cases that were not judged as labelled."""
         return [case for case, found in zip(self.cases, self.found, strict=True) if bool(found) != case.label]
+
+    def by_group(self) -> dict[str, AuditReport]:
+        """The same for the cases of each group alone, in the order in which the groups come; time and verdicts only."""
+        places: dict[str, list[int]] = {}
+        for index, case in enumerate(self.cases):
+            places.setdefault(case.group, []).append(index)
+        return {
+            group: AuditReport(
+                self.verifier,
+                [self.cases[i] for i in chosen],
+                [self.found[i] for i in chosen],
+                [self.seconds[i] for i in chosen],
+            )
+            for group, chosen in places.items()
+        }
 
     def summary(self) -> dict[str, Any]:
         """The figures: counts, rates with their 95 % intervals, milliseconds, MiB."""
@@ -76,6 +93,11 @@ class AuditReport:
             figures[name] = {"share": hits / of if of else 0.0, "count": hits, "of": of, "low": low, "high": high}
         figures["exploits_accepted"] = sum(case.exploit for case in wrong)
         figures["exploits"] = sum(case.exploit for case in self.cases)
-        figures |= {"hangs": self.hangs, "crashes": self.crashes, "memory_mb": self.memory_mb}
+        figures |= {
+            "hangs": self.hangs,
+            "crashes": self.crashes,
+            "executed": self.executed,
+            "memory_mb": self.memory_mb,
+        }
         figures["ms"] = {"mean": sum(times) / max(1, len(times)), "median": at(0.5), "p99": at(0.99)}
         return figures

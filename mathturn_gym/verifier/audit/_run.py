@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import select
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from mathturn_gym.verifier.audit._child import BUILT_IN
 from mathturn_gym.verifier.audit._figures import AuditReport
 from mathturn_gym.verifier.symbolic._worker import read_frame, write_frame
 
-__all__ = ["check_verifier_name", "run_audit"]
+__all__ = ["check_verifier_name", "installed_verifiers", "run_audit"]
 
 _HANG_SECONDS = 5.0
 _START_SECONDS = 180.0
@@ -89,14 +90,20 @@ def check_verifier_name(name: str) -> None:
         raise_unknown_name("verifier", name, [*BUILT_IN, "package.module:function"])
 
 
+def installed_verifiers() -> list[str]:
+    """Names of the verifiers that are to be had here, ours first."""
+    homes = {"math-verify": "math_verify", "trl": "trl", "verifiers": "verifiers", "inspect": "inspect_ai"}
+    return ["mathturn", *(name for name, module in homes.items() if importlib.util.find_spec(module) is not None)]
+
+
 def run_audit(
     verifier: str, cases: Iterable[Case], *, form: str = "equivalent", progress: Callable[[], object] | None = None
 ) -> AuditReport:
     """Runs a verifier over cases, one after the other, in a process of its own.
 
     Args:
-        verifier: `mathturn`, `math-verify`, `trl`, or an import path `package.module:function` of a function that
-            takes a response and a gold answer.
+        verifier: `mathturn` (also `mathturn-boxed`, `mathturn-lenient`), `math-verify`, `trl`, `verifiers`, `inspect`, or an
+            import path `package.module:function` of a function that takes a response and a gold answer.
         cases: The cases.
         form: The form of `mathturn`'s verifier.
         progress: Called after each case.
@@ -113,6 +120,7 @@ def run_audit(
             reply = audited.ask(case)
             report.hangs += "hang" in reply
             report.crashes += "crash" in reply or "error" in reply
+            report.executed += bool(reply.get("executed"))
             report.found.append(reply.get("correct"))
             report.seconds.append(float(reply.get("seconds", _HANG_SECONDS)))
             report.memory_mb = max(report.memory_mb, float(reply.get("memory_mb", 0.0)))

@@ -10,7 +10,16 @@ from mathturn_gym.verifier.reading._lexer import FUNCTIONS
 from mathturn_gym.verifier.reading._prepared import prepare
 from mathturn_gym.verifier.reading._units import is_unit
 
-__all__ = ["MAX_STATEMENT", "has_prose", "is_expression", "last_number", "strip_span", "told_value", "value_in"]
+__all__ = [
+    "MAX_STATEMENT",
+    "has_prose",
+    "is_expression",
+    "last_number",
+    "strip_span",
+    "told_anywhere",
+    "told_value",
+    "value_in",
+]
 
 _MAX_EXPRESSION = 600
 MAX_STATEMENT = 2_000
@@ -215,6 +224,17 @@ def told_value(answer: str) -> str | None:
     value = plain[slice(*span)]
     rest = _INDEX.sub("", plain[: span[0]] + " " + plain[span[1] :])
     return value if not _NOT_WORDS.search(rest) and value.strip() != plain.strip() else None
+
+
+def told_anywhere(answer: str) -> str | None:
+    r"""The value of an answer that is a sentence, or the lines in which others found one; None where it tells none.
+
+    >>> told_anywhere("\\text{Bob wins, and the requested sum is }505."), told_anywhere("x + 1")
+    ('505', None)
+    """
+    plain = _TEXT.sub(r" \1 ", answer)
+    span = value_in(plain) if has_prose(plain) else None
+    return None if span is None else plain[slice(*span)]
 
 
 def _leading_value(text: str, start: int, end: int, found: list[Formula], base: int | None = None) -> Span | None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError, VerifierError
-from mathturn_gym.verifier.audit import Case, _run, load_cases, run_audit, wilson
+from mathturn_gym.verifier.audit import (
+    Case,
+    _run,
+    audit_html,
+    audit_markdown,
+    installed_verifiers,
+    load_cases,
+    run_audit,
+    wilson,
+)
 
 CASES = [
     Case("1", "1", True, "answer"),
@@ -26,6 +36,10 @@ def check(response, gold):
         raise RuntimeError("no")
     if "die" in response:
         os._exit(3)
+    if "write" in response:
+        open(os.devnull, "w").close()
+    if "start" in response:
+        os.system("true")
     if "hang" in response:
         time.sleep(60)
     return 1.0 if gold in response else 0.0
@@ -62,6 +76,42 @@ def test_a_user_s_verifier_may_hang_crash_and_die(tmp_path: Path, monkeypatch: p
     figures = report.summary()
     assert figures["false_negatives"]["count"] == 3
     assert figures["false_positives"]["count"] == 0
+
+
+def test_what_a_verifier_does_to_the_machine_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "doing_verifier.py").write_text(BAD_VERIFIER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    report = run_audit("doing_verifier:check", [Case("5", text, True) for text in ("5", "write 5", "start 5", "5")])
+    assert report.found == [True] * 4
+    assert report.executed == report.summary()["executed"] == 2
+
+
+def test_policies_are_verifiers_of_their_own() -> None:
+    case = Case("7", "It may be 7, or so.", True)
+    found = {name: run_audit(name, [case]).found for name in ("mathturn-boxed", "mathturn", "mathturn-lenient")}
+    assert found == {"mathturn-boxed": [False], "mathturn": [False], "mathturn-lenient": [True]}
+
+
+def test_sources_apart_and_as_a_page() -> None:
+    cases = [replace(case, group="a|<b>" if case.label else "c") for case in CASES]
+    reports = [run_audit("mathturn", cases), run_audit("mathturn-boxed", cases)]
+    parts = reports[0].by_group()
+    assert {group: len(part.cases) for group, part in parts.items()} == {"a|<b>": 3, "c": 2}
+    assert parts["c"].summary()["false_positives"]["of"] == 2
+    markdown, page = audit_markdown(reports), audit_html(reports)
+    assert "| | mathturn | mathturn-boxed |" in markdown
+    assert "| accuracy | 1.0000 [0.5655, 1.0000] | 1.0000 [0.5655, 1.0000] |" in markdown
+    assert "| a\\|<b> (3) | 1.0000 [0.4385, 1.0000], 0 false positives |" in markdown
+    assert "a|&lt;b&gt; (3)" in page
+    assert "<b>" not in page
+    assert "http" not in page
+    assert "By source" not in audit_markdown([run_audit("mathturn", CASES[:2])])
+
+
+def test_what_is_installed_comes_ours_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed_verifiers()[:2] == ["mathturn", "math-verify"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert installed_verifiers() == ["mathturn"]
 
 
 def test_verifiers_that_are_not_there() -> None:
