@@ -1,13 +1,14 @@
 """What a multi-turn policy costs, as ratios to what one would do without it, and how exact it is.
 
-    python benchmarks/generation.py [--sections cache loop stream library precision share gpu] [--repeats 1]
+    python benchmarks/generation.py [--sections cache loop stream library precision share vocabulary gpu] [--repeats 1]
 
 Every ratio is of CPU seconds (wall seconds on a GPU) of alternatives that take turns in one process, medians over
 `--repeats`. The model is a random Llama of 30M parameters, the batch 16 rows, torch has one thread. Sections:
 `cache` (turns with kept caches / turns prefilled anew), `loop` (ours / `model.generate` in one call on equal tokens),
 `stream` (a barrier per turn / episodes that go on by themselves, long-tailed lengths), `library` (transformers' own
 continuous batching / ours, single turn), `precision` (log-probs / an independent float64 computation), `share`
-(environment and rollout code / the whole of `collect`), `gpu` (a Qwen2 of 0.5B shape in bfloat16).
+(environment and rollout code / the whole of `collect`), `vocabulary` (real
+vocabularies: sampling / a decode step, ours / generate, matrix products / an update), `gpu` (a Qwen2 of 0.5B shape in bfloat16).
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ import torch
 import transformers
 
 import mathturn_gym  # noqa: F401 - registers the ids
+from mathturn_gym.decoding import trained_logits, use_row_attention
+from mathturn_gym.decoding.named_models import models_folder
+from mathturn_gym.decoding.sampling import Sampling, entropy
 from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.losses import policy_loss, trained_logprobs
 from mathturn_gym.packing import pack, unpack
 from mathturn_gym.rollout import collect
+from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Completion, Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
@@ -286,6 +292,83 @@ def share(model: Any, repeats: int) -> dict[str, float]:
     }
 
 
+def real_models() -> Iterator[tuple[str, Any]]:
+    """SmolLM2 where it was fetched, and random weights in the shape of Qwen2.5-0.5B."""
+    folder = models_folder() / "smollm2"
+    if folder.is_dir():
+        yield "SmolLM2, 49,152 rows", transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(0)
+    config = transformers.Qwen2Config(
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    yield "Qwen2.5-0.5B's shape, 151,936 rows", transformers.Qwen2ForCausalLM(config)
+
+
+def vocabulary(model: Any, repeats: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, real in real_models():
+        real.eval()
+        for rows in (1, 16, 64):
+            found |= {f"{name}, batch {rows}: {what}": value for what, value in decoding(real, rows, repeats).items()}
+        found[f"{name}: matrix products / update"] = products_of_an_update(real)
+    return found
+
+
+def decoding(model: Any, rows: int, repeats: int, size: int = 16) -> dict[str, float]:
+    """Share of sampling in a decode step, and our time for equal tokens in units of `generate`'s."""
+    vocab = model.config.vocab_size
+    contexts = prompts(rows, 32, vocab)
+    policy = CausalLMPolicy(model, stop_ids=[], cache_bytes=0)
+    ids, sampling = torch.from_numpy(np.stack(contexts)), Sampling()
+    logits_BV = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0))
+    settings = {"do_sample": True, "top_k": 0, "max_new_tokens": size, "min_new_tokens": size, "eos_token_id": None}
+
+    def sample() -> None:
+        for _ in range(size):
+            dist_BV = sampling.log_distribution(logits_BV)
+            sampling.draw(dist_BV, torch.full((rows,), 0.5, dtype=torch.float64))
+            entropy(dist_BV)
+
+    seconds = medians(
+        {
+            "ours": lambda: policy.complete(contexts, max_tokens=[size] * rows, seeds=range(rows)),
+            "generate": lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **settings),
+            "sampling": sample,
+        },
+        repeats,
+    )
+    return {
+        "ours / generate": seconds["ours"] / seconds["generate"],
+        "sampling / ours": seconds["sampling"] / seconds["ours"],
+    }
+
+
+def products_of_an_update(model: Any) -> float:
+    """Share of an update's time that its matrix products take: forward, loss and backward of 16 two-turn dialogues."""
+    vocab = model.config.vocab_size
+    batch = pack(
+        [synthetic_episode(0, i, [8, 8], prompt=40, feedback=20, vocab_size=vocab) for i in range(16)],
+        advantages=[[1.0, -1.0]] * 16,
+    )
+    use_row_attention(model)
+
+    def update() -> None:
+        logprobs, _ = trained_logprobs(trained_logits(model, batch).float(), batch, entropy_graph=False)
+        policy_loss(logprobs, batch).loss.backward()  # type: ignore[no-untyped-call]
+
+    update()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        update()
+    spent = {event.key: event.self_cpu_time_total for event in profile.key_averages()}
+    return float(sum(spent.get(f"aten::{name}", 0.0) for name in ("mm", "addmm", "bmm")) / sum(spent.values()))
+
+
 def gpu(model: Any, repeats: int) -> dict[str, float]:
     """A Qwen2 of 0.5B shape in bfloat16: wall seconds, tokens per second, time outside the model, memory."""
     if not torch.cuda.is_available():
@@ -339,6 +422,7 @@ SECTIONS: dict[str, Callable[[Any, int], dict[str, float]]] = {
     "stream": stream,
     "library": library,
     "cache": cache,
+    "vocabulary": vocabulary,
     "gpu": gpu,
 }
 

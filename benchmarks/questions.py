@@ -18,7 +18,7 @@ Controls, on the test split:
                     (the unbiased estimate of pass@K)
 * distinct@K        the same without repeats: a memory of what was tried, and nothing else
 * deaf@K            the best policy that ignores feedback, computed (`listeners.py`), where every problem has one prompt
-* trained deaf      a policy trained over turns on neutral feedback
+* trained deaf      a policy trained over turns on neutral feedback, and played on it (its `acc@K none`)
 * untrained         the policy that all begin with
 
 Differences are paired by seed; intervals are Student's, 95 %, over the seeds.
@@ -217,7 +217,8 @@ def answers(rows: Sequence[Mapping[str, Any]], deaf: float | None) -> list[tuple
             f"acc@K ({best}) - distinct@K (single-turn)",
             minus((best, "acc@K"), ("single-turn", "distinct@K")),
         ),
-        ("1 training", f"acc@K: {best} - trained deaf", minus((best, "acc@K"), ("trained deaf", "acc@K"))),
+        # Each is told what it was trained on.
+        ("1 training", f"acc@K: {best} - trained deaf", minus((best, "acc@K"), ("trained deaf", "acc@K none"))),
         ("2 answering", f"own acc@K - own fresh@K ({best})", minus((best, "acc@K"), (best, "fresh@K"))),
         ("2 answering", f"own acc@K - own distinct@K ({best})", minus((best, "acc@K"), (best, "distinct@K"))),
         ("2 answering", f"own acc@K - told nothing ({best})", minus((best, "acc@K"), (best, "acc@K none"))),

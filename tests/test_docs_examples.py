@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import typer
+from typer.main import get_command
 
 import mathturn_gym
+import mathturn_gym.baselines as baselines
 from mathturn_gym.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,8 +72,6 @@ def test_code_that_needs_a_server_or_a_gpu_can_be_compiled_and_its_imports_exist
 
 
 def test_the_parts_of_a_large_run_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mathturn_gym import baselines
-
     given: dict[str, Any] = {}
     monkeypatch.setattr(baselines, "train", lambda **parts: given.update(parts))
     (code,) = re.findall(
@@ -94,7 +93,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_commands_and_their_options_exist() -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = get_command(app)
     shown = 0
     for name, text in PAGES.items():
         for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):

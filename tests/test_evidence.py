@@ -102,6 +102,7 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured() -> None:
     by_name = {what: values for _, what, values in bench.answers(found, 0.375)}
     np.testing.assert_allclose(by_name["acc@K: multi-turn (discount 0) - single-turn"], 0.3)
     np.testing.assert_allclose(by_name["acc@K (discount 0) - deaf@K"], 0.125)
+    np.testing.assert_allclose(by_name["acc@K: discount 0 - trained deaf"], 0.4)  # told nothing, as it was trained
     assert not any("deaf@K" in what for _, what, _ in bench.answers(found, None))
     assert bench.deaf_at("guess8", 3) == 0.375
     assert bench.deaf_at("lins", 4) is None

@@ -154,6 +154,11 @@ def _show(console: Console, report: Report) -> None:
     console.print(
         f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}", markup=False, soft_wrap=True
     )
+    runs = (CellFolder(report.out, one.cell).run for one in report.results.outcomes)
+    run = next((run for run in runs if any(run.glob("episodes_*.jsonl"))), None)
+    if run is not None:
+        words = f"to read a run's dialogues (several runs side by side): {command_line('view', run)}"
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:

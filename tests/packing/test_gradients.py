@@ -137,10 +137,9 @@ def test_micro_batches_sum_to_the_whole(
     keep = "sequence" in (options["ratio"], options["normalization"])
     limit = max(max_tokens, 200 if keep or layout == "tree" else 0)
     total = torch.zeros_like(whole)
+    counts = {"denominator": batch.count(options["normalization"]) or 1, "tokens": batch.count("token") or 1}
     for part in micro_batches(batch, max_tokens=limit, keep_episodes=keep):
-        total += loss_and_gradient(
-            made, part, torch.float64, denominator=batch.count(options["normalization"]) or 1, **options
-        )
+        total += loss_and_gradient(made, part, torch.float64, **counts, **options)
     assert difference(total, whole) <= 1e-9
 
 

@@ -140,8 +140,10 @@ def same_equation(gold: Node, answer: Node) -> bool | None:
     first, second = (Node("add", (node.args[0], Node("neg", (node.args[1],)))) for node in (gold, answer))
     if any(item.kind in _NOT_SCALAR for node in (gold, answer) for item in walk(node)):
         return None
-    if same_scalar(second, number(0)) is not False or same_scalar(first, number(0)) is not False:
-        return False if same_scalar(second, number(0)) and not same_scalar(first, number(0)) else None
+    true_always = same_scalar(first, number(0)), same_scalar(second, number(0))
+    if true_always != (False, False):
+        # `2+2=5` is not `2+2=4`: one is true of everything, and the other is not.
+        return False if None not in true_always and true_always[0] != true_always[1] else None
     if not (_solved(gold, answer) and _solved(answer, gold)):
         return False
     proportional = same_scalar(Node("mul", (first, _renamed(second))), Node("mul", (_renamed(first), second)))
