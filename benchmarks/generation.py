@@ -296,7 +296,9 @@ def real_models() -> Iterator[tuple[str, Any]]:
     """SmolLM2 where it was fetched, and random weights in the shape of Qwen2.5-0.5B."""
     folder = models_folder() / "smollm2"
     if folder.is_dir():
-        yield "SmolLM2, 49,152 rows", transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model_class = transformers.AutoModelForCausalLM
+        smollm2 = model_class.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        yield "SmolLM2, 49,152 rows", smollm2
     torch.manual_seed(0)
     config = transformers.Qwen2Config(
         vocab_size=151_936,

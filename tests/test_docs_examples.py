@@ -14,7 +14,10 @@ from typer.main import get_command
 
 import mathturn_gym
 import mathturn_gym.baselines as baselines
+from mathturn_gym.baselines.algorithms import _registry as algorithms
+from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.cli.app import app
+from mathturn_gym.feedback import _registry as feedback
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -46,6 +49,9 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert blocks
     page = ModuleType("page")  # dataclasses look their module up
     monkeypatch.setitem(sys.modules, "page", page)
+    # What a page registers is gone with it: other tests count what there is.
+    monkeypatch.setattr(algorithms, "_registered", dict(registered()))
+    monkeypatch.setattr(feedback._REGISTRY, "_modes", dict(feedback._REGISTRY._modes))
     exec(RETURNS if name == "returns" else "", page.__dict__)
     for number, code in enumerate(blocks):
         exec(

@@ -97,7 +97,7 @@ def known_as_tiny(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     names = MappingProxyType({**NAMED_MODELS, "tiny": entry})
     for module in (_named_models, named_models, sys.modules["mathturn_gym.decoding.loading"]):
         monkeypatch.setattr(module, "NAMED_MODELS", names)
-    monkeypatch.setattr("mathturn_gym.dialogue.NAMED_MODELS", names)
+    monkeypatch.setattr("mathturn_gym.dialogue._tokenizers.NAMED_MODELS", names)
 
 
 # ---- where models are

@@ -393,15 +393,21 @@ def test_groups_across_two_processes(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == list(range(12))
     assert [row[1] for row in rows] == [str(index // 4) for index in range(12)]
     assert len({tuple(one) for one, _ in ids}) > 6
-    for group in ("0", "1", "2"):
-        members = [row for row in rows if row[1] == group]
-        assert len({problem for _, _, problem, *_ in members}) == 1
-        returns = [np.cumsum(rewards[::-1])[::-1] for *_, rewards, _ in members]
-        for own, (*_, found) in zip(returns, members, strict=True):
+    members = {group: [row for row in rows if row[1] == group] for group in ("0", "1", "2")}
+    returns = {group: [np.cumsum(rewards[::-1])[::-1] for *_, rewards, _ in of] for group, of in members.items()}
+    for group, of in members.items():
+        assert len({problem for _, _, problem, *_ in of}) == 1
+        for own, (*_, found) in zip(returns[group], of, strict=True):
             expected = []
             for turn, value in enumerate(own):
-                others = [other[turn] for other in returns if len(other) > turn and other is not own]
-                expected.append(value - (np.mean(others) if others else 0.0))
+                others = [other[turn] for other in returns[group] if len(other) > turn and other is not own]
+                elsewhere = [
+                    np.mean([other[turn] for other in theirs if len(other) > turn])
+                    for name, theirs in returns.items()
+                    if name != group and any(len(other) > turn for other in theirs)
+                ]
+                baseline = others or elsewhere  # where nobody of the group came so far: the other groups' means
+                expected.append(value - (np.mean(baseline) if baseline else 0.0))
             shown = sorted({round(float(value), 4) for value in expected if value})
             assert sorted(round(value, 4) for value in found) == shown
 
