@@ -129,8 +129,9 @@ def test_an_oversized_message_ends_its_session_only(serving: Serving) -> None:
             with pytest.raises(ConnectionClosed) as closed:  # noqa: PT012 - while it sends, or after
                 connection.send(iter(fragments) if len(fragments) > 1 else fragments[0])
                 connection.recv(timeout=10)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1009
+            # Closed while the message is still on its way, the connection may be reset before its reason arrives.
+            reason = closed.value.rcvd
+            assert reason is None or reason.code == 1009
     server.wait_for_sessions(0)
     assert refused(server, "size") == 2
     assert plays(server)

@@ -95,14 +95,14 @@ def test_the_command_reports_both_accuracies_and_what_to_change(
 ) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS["gsm8k"]["train"][:4]))
-    (tmp_path / "my_policies.py").write_text(
+    (tmp_path / "policies_of_a_user.py").write_text(
         "from mathturn_gym.dialogue import Dialogue\n"
         "from mathturn_gym.testing import ScriptedPolicy\n"
         "def says_three():\n"
         "    return ScriptedPolicy(['I think it is 3.'], Dialogue('builtin'))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    args = ["eval", "--task", "gsm8k", "--policy", "my_policies:says_three", "--data", str(file), "--out"]
+    args = ["eval", "--task", "gsm8k", "--policy", "policies_of_a_user:says_three", "--data", str(file), "--out"]
     done = CliRunner().invoke(app, [*args, str(tmp_path / "out")], catch_exceptions=False)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["episodes"] == 4
