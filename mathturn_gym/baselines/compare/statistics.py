@@ -164,7 +164,7 @@ def improvement(x: Scores, y: Scores) -> Estimate:
         InvalidValueError: the numbers of tasks differ; or as `aggregate`.
 
     >>> str(improvement([np.array([0.5, 0.7])], [np.array([0.5, 0.6])]))
-    '0.625 [0.085, 0.967]'
+    '0.625 [0.049, 0.982]'
     """
     if len(x) != len(y):
         raise InvalidValueError(f"x and y must be on the same tasks, got {len(x)} and {len(y)}")
