@@ -150,8 +150,12 @@ def _choose(scheduler: str, policy: Any, env: VectorEnv) -> str:
     """The scheduler: the one asked for, or the one that the policy declares, as far as the environment allows it.
 
     Raises:
-        InvalidValueError: there is none of that name, or the policy cannot be asked so.
+        InvalidValueError: there is none of that name, the policy cannot be asked so, or the environment is a single one.
     """
+    if getattr(env, "num_envs", None) is None:
+        raise InvalidValueError(
+            f"env must be a vector environment, got {env!r}: gym.make_vec(ID, num_envs=n) makes one, n = 1 included"
+        )
     declared = str(getattr(policy, "scheduler", "batched"))
     chosen = declared if scheduler == "auto" else scheduler
     if chosen not in _NEEDS:

@@ -197,3 +197,8 @@ def test_episodes_keep_the_texts_budgets_and_other_numbers_of_their_turns() -> N
     assert set(entropy[episode.loss_mask].tolist()) == {0.5}
     (silent,) = collect(make(1), POLICY, 1)
     assert (silent.gold, dict(silent.token_values)) == ((), {})  # gold only where it was asked for
+
+
+def test_a_single_environment_is_refused_by_name() -> None:
+    with pytest.raises(InvalidValueError, match=r"env must be a vector environment, got .*MathMultiTurn.*make_vec"):
+        collect(gym.make("MathMultiTurn-v0"), RandomPolicy(10), 1)  # type: ignore[arg-type]
