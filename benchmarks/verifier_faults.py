@@ -15,6 +15,7 @@ Exit code 1 where anything hung, failed, or came out wrong.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -33,6 +34,12 @@ from mathturn_gym.verifier.symbolic import _pool
 SYMBOLIC = ("6", "\\sum_{k=1}^{3} k")
 TIMEOUT = 11.0
 """A limit that no other verifier of the process has, so that the workers are this script's own."""
+
+
+def _kill(pid: int) -> None:
+    """Kills a process that may have ended by itself in the meantime."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def children_of(pid: int) -> list[int]:
@@ -184,7 +191,7 @@ def deaths(count: int = 12) -> dict[str, Any]:
         verifier.warm()
         pid = verifier._symbolic().pid
         assert pid is not None
-        killer = threading.Timer(0.01 * (number % 4), os.kill, (pid, signal.SIGKILL))
+        killer = threading.Timer(0.01 * (number % 4), _kill, (pid,))
         killer.start()
         verdict = verifier.verify(f"\\sum_{{k=1}}^{{4}} k + {number}", str(10 + number), kind="answer")
         killer.join()

@@ -224,8 +224,8 @@ def _cut_torn_line(path: Path) -> None:
 def _write_lines(stream: IO[str], episodes: Iterable[Episode]) -> int:
     count = 0
     for episode in episodes:
-        json.dump(episode_to_record(episode), stream, allow_nan=False, separators=(",", ":"))
-        stream.write("\n")
+        # In one call: Ctrl-C comes between calls, and must not leave half a line.
+        stream.write(json.dumps(episode_to_record(episode), allow_nan=False, separators=(",", ":")) + "\n")
         count += 1
     return count
 

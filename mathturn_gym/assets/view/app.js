@@ -259,7 +259,7 @@ class App {
     at("legend").hidden = !tokens;
     at("math-tool").hidden = tokens;
     at("math").checked = this.math;
-    if (tokens) this.drawTokenTools();
+    if (tokens && this.panes.length) this.drawTokenTools(); // a key may come before the first episode is read
     for (const pane of this.panes) {
       const body = pane.root.querySelector(".body");
       const fresh = make("div", { class: tokens ? "body tokens" : "body" });
