@@ -337,7 +337,7 @@ def test_episode_returns_keeps_what_episodes_already_have() -> None:
 
 def test_unbiased_estimators_have_the_exact_gradient_as_their_mean() -> None:
     bench = load_benchmark("unbiasedness")
-    size, groups = 3, 50_000
+    size, groups = 3, 100_000
     known = [case for case in bench.cases(size) if case.factor is not None and case.label != "grpo without std"]
     assert len(known) == 8
     rows = bench.run(bench.stop_process(), 1.0, known, groups=groups, size=size, seed=1)
