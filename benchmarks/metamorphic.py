@@ -573,7 +573,7 @@ _MIXED = re.compile(r"(-?\d+) ?\\[dt]?frac ?\{(\d+)\}\{(\d+)\}")
 def _product_of(changed: str, gold: str) -> bool:
     """Whether a mixed number became a product of the same value: 3 times 9/8 is 3 3/8."""
     one, other = _MIXED.search(changed), _MIXED.search(gold)
-    if one is None or other is None or "0" in (one[3], other[3]):
+    if one is None or other is None or 0 in (int(one[3]), int(other[3])):
         return False
     whole, top, bottom = map(int, other.groups())
     mixed = abs(whole) + Fraction(top, bottom)
