@@ -406,7 +406,8 @@ class Trainer(Session):
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
-        for rows in np.array_split(np.arange(batch.num_rows), options.minibatches * options.accumulate):
+        parts = min(options.minibatches * options.accumulate, batch.num_rows)
+        for rows in np.array_split(np.arange(batch.num_rows), parts):
             yield rows, select_rows(batch, rows.tolist())
 
     def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor:

@@ -77,6 +77,15 @@ def test_accumulated_gradients_are_those_of_the_whole_minibatch(tmp_path: Path, 
         assert a[f"train/{name}"] == pytest.approx(b[f"train/{name}"], rel=2e-4, abs=2e-6), name
 
 
+def test_fewer_rows_than_parts_are_as_many_parts(small: Small) -> None:
+    trainer = Trainer(small("ppo", {**QUIET, "minibatches": 2, "accumulate": 2}, episodes=8))
+    try:
+        batch = trainer.credit(trainer.play()[:3])
+        assert [rows.tolist() for rows, _ in trainer.forward_parts(batch)] == [[0], [1], [2]]
+    finally:
+        trainer.close()
+
+
 @pytest.mark.parametrize("algorithm", ["clipped_reinforce", "ppo"])
 def test_gradient_checkpointing_changes_memory_and_nothing_else(tmp_path: Path, small: Small, algorithm: str) -> None:
     plain, saving = (
