@@ -146,7 +146,7 @@ $(VENV)/.docs: $(VENV)/.dev
 	touch $@
 
 # AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.
-AREAL := aiofiles aiohttp colorlog einops flask httpx hydra-core numba omegaconf openai orjson ray==2.60.0 setuptools \
+AREAL := torch==2.13.0 aiofiles aiohttp colorlog einops flask httpx hydra-core lark numba omegaconf openai orjson ray==2.60.0 setuptools \
   tenacity torchdata uvloop
 PACKAGES_areal = --no-deps areal==1.0.4
 PACKAGES_tinker = torch==2.13.0 tinker-cookbook==0.5.8

@@ -153,8 +153,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
             agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
         verifier: None for the built-in `Verifier()`; "boxed", "marked" or "lenient" for where it looks for the answer
-            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_batch(responses, golds)` or
-            `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
+            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_turns(contexts)`,
+            `verify_batch(responses, golds)` or `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
             returns a `Verdict`, a bool or a score in [0, 1]. See `verification.TurnVerifier`.
         reward_scaling: See `rewards.turn_reward`.
         reward_bias: See `rewards.turn_reward`.
@@ -248,7 +248,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._buffer: Ids = _NO_IDS
         self._length = 0
         self._segments: tuple[Ids, ...] = ()
-        self._verifier_errors = 0
+        self._verifier_errors = self._judged_turns = 0
         self._supplied: tuple[TurnContext, Verdict] | None = None
         self._stop_reason: StopReason | None = None
         self._ended = False
@@ -410,6 +410,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             observation.shape[0],
             place=(start, end, segment),
             errors=self._verifier_errors + verdict.is_verifier_error,
+            judged=self._judged_turns + verdict.is_judged,
             sampled=sampled,
         )
         truncated, terminated = stop is not None and stop.truncates, stop is not None and not stop.truncates
@@ -425,6 +426,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 self._append(transition.observation[self._length :])
             self._turns.append(transition.record)
             self._verifier_errors += transition.record.verdict.is_verifier_error
+            self._judged_turns += transition.record.verdict.is_judged
             self._sampled += _action_length(transition.record)
         self._stop_reason, self._supplied = transition.stop_reason, None
         self._ended = transition.terminated or transition.truncated
@@ -514,6 +516,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             self._length,
             place=self._place(last),
             errors=self._verifier_errors,
+            judged=self._judged_turns,
             sampled=self._sampled,
         )
         return self._observation(), info
@@ -635,6 +638,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     ) -> None:
         self._problem, self._turns, self._stop_reason, self._ended = problem, turns, stop, ended
         self._verifier_errors = sum(turn.verdict.is_verifier_error for turn in turns)
+        self._judged_turns = sum(turn.verdict.is_judged for turn in turns)
         self._supplied, self._segments = None, ()
         self._sampled, self._began = sum(map(_action_length, turns)), time.monotonic()
         self._new_buffer(ids)
@@ -671,6 +675,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         *,
         place: tuple[int, int, int] = (0, 0, 0),
         errors: int = 0,
+        judged: int = 0,
         sampled: int = 0,
     ) -> dict[str, Any]:
         """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
@@ -691,6 +696,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             context_left=max(0, self.max_context_tokens - length),
             stop_reason=None if stop is None else stop.value,
             verifier_errors=errors,
+            judged_turns=judged,
         )
         if self.gold_in_info:
             info["gold"] = problem.gold

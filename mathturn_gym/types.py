@@ -180,8 +180,9 @@ class Verdict:
         answer: The text that was taken as the answer, or None.
         span: Its place in the response, `response[start:end]`, or None.
         gold: The accepted answer it was compared with last, or None.
-        tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"custom"`: a function of the
-            user's; `"error"`: none, the user's verifier raised), or None.
+        tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"judge"`: a judge that was asked
+            where they could not, see `mathturn_gym.verifier.judge`; `"custom"`: a function of the user's; `"error"`: none,
+            the user's verifier raised), or None.
         rule: What found the answer in the response (`"box"`, `"tag"`, `"hash"`, `"phrase"`, `"whole"`, `"formula"`, `"line"`,
             `"number"`; `"answer"` where the text was given as one), or None.
         seconds: Time it took; not part of equality, so that a verdict is reproducible.
@@ -219,6 +220,11 @@ class Verdict:
     def is_verifier_error(self) -> bool:
         """True where a verifier of the user's raised on this turn: nothing is known of the answer."""
         return self.tier == "error"
+
+    @property
+    def is_judged(self) -> bool:
+        """True where a judge decided, and not the verifier itself."""
+        return self.tier == "judge"
 
     @property
     def value(self) -> float:

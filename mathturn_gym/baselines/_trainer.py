@@ -413,7 +413,8 @@ class Trainer(Session):
         options = self.config.optimization
         shares: Sequence[Sequence[int]]
         if options.micro_batch_tokens is None:
-            parts = np.array_split(np.arange(batch.num_rows), options.minibatches * options.accumulate)
+            count = min(options.minibatches * options.accumulate, batch.num_rows)
+            parts = np.array_split(np.arange(batch.num_rows), count)
             shares = [part.tolist() for part in parts]
         else:
             shares = micro_batch_rows(batch, max_tokens=options.micro_batch_tokens, long_alone=True)

@@ -97,6 +97,15 @@ def test_parts_are_bounded_by_tokens_and_a_long_episode_is_one(small: Small) -> 
         trainer.close()
 
 
+def test_fewer_rows_than_parts_are_as_many_parts(small: Small) -> None:
+    trainer = Trainer(small("ppo", {**QUIET, "minibatches": 2, "accumulate": 2}, episodes=8))
+    try:
+        batch = trainer.credit(trainer.play()[:3])
+        assert [rows.tolist() for rows, _ in trainer.forward_parts(batch)] == [[0], [1], [2]]
+    finally:
+        trainer.close()
+
+
 @pytest.mark.parametrize("algorithm", ["clipped_reinforce", "ppo"])
 def test_gradient_checkpointing_changes_memory_and_nothing_else(tmp_path: Path, small: Small, algorithm: str) -> None:
     plain, saving = (
