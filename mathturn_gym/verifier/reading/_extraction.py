@@ -81,6 +81,8 @@ _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
 _STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
 _TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know))\b", re.IGNORECASE)
 _ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
+# Letters that are words of English where a sentence ends in them: "This is a".
+_PROSE_LETTERS = frozenset("aI")
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
 
@@ -298,8 +300,9 @@ def _content_of_statement(text: str, start: int, end: int) -> Extraction | None:
     span = value_in(text, start, end)
     if span is not None:
         return _trimmed(text, *_undelimited(text, *span), "phrase")
-    sentence = _STOP.search(text, start, end)
-    stop = end if sentence is None else sentence.start()
+    # A point inside of braces ends no sentence.
+    stops = (match.start() for match in _STOP.finditer(text, start, end))
+    stop = next((at for at in stops if text.count("{", start, at) == text.count("}", start, at)), end)
     return _trimmed(text, *strip_span(text, start, stop), "phrase")
 
 
@@ -351,6 +354,8 @@ def _value_of_sentence(text: str, start: int, end: int, has_formulas: bool) -> E
     if span is None:
         number = None if has_formulas else last_number(text, start, end)
         return None if number is None else _trimmed(text, *number, "number")
+    if text[slice(*span)] in _PROSE_LETTERS and span[0] > start:
+        return None
     whole = span == (start, end)
     inner = _undelimited(text, *span)
     rule = "formula" if has_formulas else "line" if whole else "number"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mathturn_gym.verifier.reading._boxes import Span, boxed
+from mathturn_gym.verifier.reading._commands import COMMANDS
 from mathturn_gym.verifier.reading._formulas import Formula, formulas
 from mathturn_gym.verifier.reading._lexer import FUNCTIONS
 from mathturn_gym.verifier.reading._prepared import prepare
@@ -28,6 +29,7 @@ MAX_STATEMENT = 2_000
 _COMMAND = re.compile(
     r"\\(?:text|mbox|mathrm|operatorname)[a-z]*\s*\{[^{}]*\}|\\(?:begin|end)\s*\{[^{}]*\}(?:\{[^{}]*\})?|\\[a-zA-Z]+"
 )
+_LONG_COMMAND = re.compile(r"\\([a-zA-Z]{4,})")
 _WORD = re.compile(r"[a-zA-Z]+|[^\W\d_a-zA-Zα-ωΑ-Ωπ∞√]+")
 # Short words of sentences; longer ones are taken for prose unless they are known to mathematics.
 _STOP = frozenset(
@@ -102,12 +104,19 @@ _COPULA = re.compile(
 )
 _NEGATION = re.compile(r"\b(?:not|neither|nor|wrong|incorrect|instead)\b", re.IGNORECASE)
 _JOIN = re.compile(r"\s{0,9}(?:,|;|、|，|\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|和|或|及|与)\s{0,9}")
+# Before a word of prose: what belongs to it, and not to the value in front (`20, I think`, `7 and then`).
+_DANGLING = re.compile(
+    r"(?<!\s)(?:\s{0,3}[,;]\s{0,3}(?:(?:and|or|so)\b\s{0,3})?[Ia]?|\s{1,3}(?:and|or)(?:\s{1,3}[Ia])?|\s{1,3}[Ia])\Z"
+)
+_HALF = re.compile(r"\s+and\s+(?:a|one|two|three)\s+(?:half|thirds?|quarters?|fourths?)\b")
 _AFTER_UNIT = re.compile(r"\s*(?:[a-zA-Z]+\b|°\s?[CF]?|%|²|³)")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？\n]")
 
 
 def has_prose(text: str) -> bool:
     """Whether a text holds words that belong to a sentence rather than to a formula."""
+    if any(name not in COMMANDS for name in _LONG_COMMAND.findall(text)):
+        return True
     for word in _WORD.findall(_COMMAND.sub(" ", text)):
         if not word.isascii():
             return True
@@ -249,7 +258,8 @@ def _leading_value(text: str, start: int, end: int, found: list[Formula], base: 
             prefix = _expression_end(text, at, end, found, base)
             if prefix is None:
                 break
-            at = prefix
+            half = _HALF.match(text, prefix, end)
+            at = prefix if half is None else half.end()
         last = at
         unit = _AFTER_UNIT.match(text, at, end)
         if unit is not None and is_unit(unit.group().strip()):
@@ -268,6 +278,8 @@ def _expression_end(text: str, start: int, end: int, found: list[Formula], base:
     chunk = text[start:limit]
     cut = _first_prose(chunk)
     candidate = chunk[:cut].rstrip(_TRAILING + "([")
+    if cut < len(chunk):
+        candidate = _DANGLING.sub("", candidate)
     telling = any(char.isdigit() or char in "\\=<>∞π√" for char in candidate)
     # A letter alone may be the article of a sentence, or a choice.
     if not telling and not (cut == len(chunk) and is_expression(candidate)):

@@ -205,3 +205,51 @@ def test_time_grows_no_faster_than_the_text(piece: str) -> None:
         return min(times)
 
     assert best(160_000) <= 64 * best(10_000) + 2e-3
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("It is 20, I think", "20"),
+        ("The answer is 20, I think.", "20"),
+        ("So we get 7 and I am done", "7"),
+        ("That gives 5, a prime", "5"),
+        ("It must be 7 and then some", "7"),
+        ("So it is 7 and a half", "7 and a half"),
+        ("10+10 = 20\n\nThis is a", "10+10 = 20"),
+        ("x = 1, 2, a", "x = 1, 2, a"),
+        ("The answer is a", "a"),
+        ("This is A", "A"),
+    ],
+)
+def test_a_word_of_a_sentence_is_no_part_of_an_answer(response: str, answer: str) -> None:
+    found = extract(response, "lenient")
+    assert found is not None
+    assert found.text == answer
+
+
+@pytest.mark.parametrize("text", ["\\assistant", "\\assistant x y z", "\\assistant 3", "x \\endofturn"])
+def test_an_unknown_command_is_no_mathematics(text: str) -> None:
+    assert extract(text, "marked") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\hbar x",
+        "\\RR",
+        "\\overline{AB}",
+        "\\iiint x dx",
+        "\\textbf{3}",
+        "\\eps",
+        "\\begin{cases} 1 \\\\ 2 \\end{cases}",
+    ],
+)
+def test_known_commands_and_short_macros_are(text: str) -> None:
+    assert extract(text, "marked") is not None
+
+
+def test_a_point_inside_of_braces_ends_no_sentence() -> None:
+    found = extract("The final answer is $\\boldsymbol{960. since there are 3}$. And so on.")
+    assert found is not None
+    assert found.text == "$\\boldsymbol{960. since there are 3}$"
