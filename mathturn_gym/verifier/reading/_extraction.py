@@ -48,7 +48,7 @@ _HASH = re.compile(r"####[ \t]*([^\n]*)")
 
 # "Answer" in the languages that models answer in most.
 _ANSWER = (
-    r"answers?|respuestas?|respostas?|r[ée]ponse|antwort|endergebnis|risposta|ответ|відповідь|odpowied[zź]|odpověď|cevap|"
+    r"answers?|ans(?=\.?\s?[:=])|respuestas?|respostas?|r[ée]ponse|antwort|endergebnis|risposta|ответ|відповідь|odpowied[zź]|odpověď|cevap|"
     r"jawaban|antwoord|svar|đáp\s(?:án|số)|câu\strả\slời|答案|答え|答(?=[:：])|解答|정답|답|উত্তর|उत्तर|คำตอบ|సమాధానం|jibu|"
     r"الإجابة|الجواب|پاسخ"
 )
@@ -63,7 +63,7 @@ _SENTENCE_CUE = re.compile(
     # What the answer is to: "answer to the question is", "answer, in centimeters:".
     r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot)"
     r"[^\s.:;!?。：！？=]{1,24}){0,8}?(?:[^\s\x00-\x7f。：！？]{0,10}?)"
-    rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))",
+    rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))(?:\s?(?:option|choice|选项)(?=[\s(]{{0,3}}[A-Z]\b))?",
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
@@ -83,6 +83,7 @@ _TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|le
 _ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
 # Letters that are words of English where a sentence ends in them: "This is a".
 _PROSE_LETTERS = frozenset("aI")
+_BULLET = re.compile(r"[ \t]{0,20}[-*•][ \t]+")
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
 
@@ -331,6 +332,9 @@ def _whole(text: str) -> Extraction | None:
 
 def _last_lines(text: str) -> Extraction | None:
     """The last sentence of the last line that holds a formula, an expression or a number: the first of these it holds."""
+    bullets = _last_bullets(text)
+    if bullets is not None:
+        return bullets
     found = formulas(text)
     for start, end in itertools.islice(_lines_from_the_end(text), _MAX_LINES):
         while found and found[-1].start >= end:
@@ -344,6 +348,18 @@ def _last_lines(text: str) -> Extraction | None:
             if value is not None:
                 return value
     return None
+
+
+def _last_bullets(text: str) -> Extraction | None:
+    """The list that a response ends with, where each of its points is an expression; a line of its own may be a negative number."""
+    places: list[Span] = []
+    for start, end in itertools.islice(_lines_from_the_end(text), _MAX_LINES):
+        bullet = _BULLET.match(text, start, end)
+        span = (start, end) if bullet is None else strip_span(text, bullet.end(), end)
+        if bullet is None or not is_expression(text[slice(*span)]):
+            break
+        places.append(span)
+    return _joined(text, places[::-1], "line") if len(places) > 1 else None
 
 
 def _value_of_sentence(text: str, start: int, end: int, has_formulas: bool) -> Extraction | None:
