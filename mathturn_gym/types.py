@@ -64,13 +64,21 @@ class Status(StrEnum):
 class StopReason(StrEnum):
     """Why an episode ended.
 
-    `SOLVED` and `TURNS` terminate it; `CONTEXT` truncates it (the next feedback would not have fitted in the
-    context budget, or the prompt itself did not).
+    `SOLVED` and `TURNS` terminate it. The others truncate it: `CONTEXT` (the next feedback would not have fitted in the
+    context budget, or the prompt itself did not), `TOKENS` and `TIME` (`max_episode_tokens` are sampled,
+    `max_episode_seconds` are over).
     """
 
     SOLVED = "solved"
     TURNS = "turns"
     CONTEXT = "context"
+    TOKENS = "tokens"
+    TIME = "time"
+
+    @property
+    def truncates(self) -> bool:
+        """True where the episode could have gone on."""
+        return self not in (StopReason.SOLVED, StopReason.TURNS)
 
 
 @dataclass(frozen=True, slots=True, init=False)

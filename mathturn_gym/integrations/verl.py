@@ -1,6 +1,6 @@
 """verl's `AgentLoopBase` on this environment.
 
-    python -m mathturn_gym.integrations.verl lins --size 1000 --out train.parquet     # the data set, agent_name and all
+    python -m mathturn_gym.integrations.verl lins --size 600 --out train.parquet     # the data set, agent_name and all
 
 and a file `agents.yaml` for `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 
@@ -104,6 +104,7 @@ class MathTurnLoop(AgentLoopBase):
 
         episode = await self._player.play(problem, generate)
         (row,) = to_verl([episode], discount=self._player.discount)
+        del row["extra_fields"]["segment"]  # verl takes one row for an episode
         row["extra_fields"]["tool_rewards"] = []  # what verl's own loops have as well
         return AgentLoopOutput(**row, metrics=AgentLoopMetrics())
 
