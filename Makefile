@@ -13,6 +13,11 @@
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 # make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
 # make test-engines   rollouts and training on a local Ray (260 MB, in a folder of its own: .ray), and on two ranks
+# make test-lowest  a part of the tests with the lowest version that pyproject.toml allows of everything but torch
+# make test-newest  the same part with the newest versions of everything
+# make test-python-3.13   the same part with another interpreter (3.12, 3.13, 3.14) and the pinned versions
+# make dist    wheel and source distribution, in dist/, and a part of the tests against the installed wheel
+# make licenses  licenses and known vulnerabilities of the pinned versions
 # make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
 #
 # Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
@@ -26,7 +31,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Modules that import only beside packages with environments of their own (test-engines, test-integrations).
 NOT_HERE := engines/ray integrations/areal.py integrations/tinker.py integrations/verifiers.py integrations/verl.py
 
-.PHONY: demo demo-llm test lint docs clean smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-lowmem test-typing test-view test-vllm
+# A part of the tests that goes through every room in minutes.
+SOME := tests/test_env.py tests/test_vector.py tests/test_types.py tests/test_returns.py tests/test_losses.py tests/test_rewards.py \
+  tests/test_verification.py tests/packing tests/rollout tests/trajectories/test_batches.py tests/verifier/test_verifier.py \
+  tests/decoding/test_loop.py tests/wrappers/test_policy.py tests/baselines/test_settings.py tests/baselines/test_run_folder.py
+# Warnings are errors with the pinned versions alone: others deprecate other things.
+TEST_SOME = -m pytest -q -p no:cacheprovider -W default $(SOME)
+NEEDED := pytest hypothesis matplotlib tensorboard pyarrow
+
+.PHONY: demo demo-llm dist licenses test-lowest test-newest test lint docs clean smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-lowmem test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -88,6 +101,35 @@ test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
 
 test-typing: $(VENV)/.dev .venv-typing/.ready
 	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
+
+test-lowest: .venv-lowest/.ready
+	.venv-lowest/bin/python $(TEST_SOME)
+
+test-newest: .venv-newest/.ready
+	.venv-newest/bin/python $(TEST_SOME)
+
+test-python-%: .venv-%/.ready
+	.venv-$*/bin/python $(TEST_SOME)
+
+# Tested in a folder where the repository's own modules cannot be imported.
+dist: $(VENV)/.dev
+	rm -rf dist build/dist && mkdir -p build/dist/tests
+	$(PYTHON) -m venv build/dist/venv
+	build/dist/venv/bin/python -m pip install --quiet --disable-pip-version-check build
+	build/dist/venv/bin/python -m build --outdir dist .
+	build/dist/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$(build/dist/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
+	cp tests/conftest.py tests/test_types.py tests/test_rewards.py tests/test_losses.py tests/test_spaces.py build/dist/tests
+	cd build/dist && venv/bin/python -c 'import mathturn_gym; assert "build/dist/venv" in mathturn_gym.__file__, mathturn_gym.__file__' \
+	  && venv/bin/python -m pytest -q -p no:cacheprovider --rootdir . tests && venv/bin/mathturn info > /dev/null
+	ls -l dist
+
+licenses: $(VENV)/.dev
+	$(BIN)/python .ci/licenses.py
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.venv-audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
@@ -164,6 +206,25 @@ PACKAGES_verl = torch==2.13.0 verl==0.9.1
 .venv-typing/.ready: constraints.txt
 	$(PYTHON) -m venv .venv-typing
 	.venv-typing/bin/python -m pip install --quiet --constraint constraints.txt pyright
+	touch $@
+
+# torch comes pinned: older builds of it bring other libraries for GPUs, of several GB.
+.venv-lowest/.ready: pyproject.toml constraints.txt .ci/lowest.py
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python .ci/lowest.py --without torch > .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch --no-deps
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-lowest/lowest.txt $(NEEDED) --editable .
+	touch $@
+
+.venv-newest/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEEDED) --editable .
+	touch $@
+
+.venv-3.%/.ready: pyproject.toml constraints.txt
+	python3.$* -m venv .venv-3.$*
+	.venv-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(NEEDED) --editable .
 	touch $@
 
 # The two commands of the README.

@@ -23,7 +23,7 @@ from mathturn_gym._named_models import models_folder
 from mathturn_gym.seeding import uniforms
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"  # whatever the caller has set: no test downloads
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 settings.register_profile(
