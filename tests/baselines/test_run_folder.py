@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -96,6 +97,8 @@ def damage_garbage(file: Path) -> None:
 
 
 DAMAGES = (damage_truncated, damage_empty, damage_zeros, damage_deleted, damage_garbage)
+DEAD = ".config.json.4194305-0123abcd.new"
+"""What a process that was killed while it wrote leaves; none has this number."""
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json", "checksums.json", "config.json")
 
 
@@ -163,6 +166,26 @@ def test_a_process_that_died_between_two_renames_has_lost_nothing(run: Path) -> 
     assert resume(run).status == "finished"
 
 
+def test_what_a_killed_process_has_left_is_tidied_away(run: Path) -> None:
+    shutil.copytree(run / "checkpoint-4", run / "checkpoint-2")
+    (run / "checkpoint-2" / "model.safetensors").unlink()  # it was being deleted
+    shutil.copytree(run / "checkpoint", run / ".checkpoint.new")
+    (run / ".metrics.jsonl.4194305-0123abcd.new").write_text("{")  # a number that no process has
+    assert resume(run).status == "finished"
+    assert {one.name for one in run.glob("checkpoint*")} == {"checkpoint", "checkpoint-4"}
+    assert {one.name for one in run.glob(".*")} == {".lock"}
+
+
+def test_a_broken_checkpoint_keeps_the_one_before_whatever_keep_says(run: Path) -> None:
+    damage_truncated(run / "checkpoint" / "model.safetensors")
+    folder = RunFolder(run, dataclasses.replace(read_config(run), keep=1), resume=True)
+    try:
+        assert folder.whole_checkpoint() == run / "checkpoint-4"
+        assert (run / "checkpoint-4").is_dir()
+    finally:
+        folder.close()
+
+
 def test_another_checkpoint_of_another_run_is_refused(run: Path, tmp_path: Path, small: Small) -> None:
     train(small("ppo", {"env.num_turns": 1}, episodes=8), run_dir=tmp_path / "other")
     for name in ("checkpoint", "checkpoint-4"):
@@ -211,7 +234,7 @@ def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
-@pytest.mark.parametrize("left_over", [[".lock"], [".config.json.new"], [".config.json.new", ".lock"]])
+@pytest.mark.parametrize("left_over", [[".lock"], [".config.json.new"], [".config.json.new", ".lock"], [DEAD, ".lock"]])
 def test_a_process_killed_before_its_first_config_leaves_a_folder_that_can_be_used(
     tmp_path: Path, small: Small, left_over: list[str]
 ) -> None:
@@ -223,6 +246,7 @@ def test_a_process_killed_before_its_first_config_leaves_a_folder_that_can_be_us
         made = RunFolder(folder, small(), **choice)
         made.close()
         assert read_config(folder) == small()
+        assert not (folder / DEAD).exists()
 
 
 def test_an_overwritten_run_is_recognizable_until_its_last_file_is_gone(
