@@ -68,7 +68,7 @@ def verify(
     verifier: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --audit: mathturn, mathturn-boxed, mathturn-lenient, math-verify, trl, verifiers, inspect, or "
+            help="With --audit: mathturn, mathturn-boxed, mathturn-lenient, math-verify, trl, verifiers, inspect, lighteval, or "
             "package.module:function; several times; all that are installed by default."
         ),
     ] = None,
