@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from mathturn_gym._import_paths import import_object, import_path_of, is_import_path
-from mathturn_gym.errors import InvalidValueError, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 from mathturn_gym.types import Problem
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class EnvConfig:
 
     def __init__(
         self,
+        /,
         id: str = DEFAULT_ENV,  # noqa: A002  Gymnasium's own name for it
         *,
         train: ProblemsLike = "train",
@@ -121,6 +122,11 @@ class EnvConfig:
         shuffle: bool | None = None,
         **keywords: Unpack[EnvKeywords],
     ) -> None:
+        given: object = id  # a file may say anything
+        if not isinstance(given, str):
+            from mathturn_gym.registration import ENV_DEFAULTS
+
+            raise_unknown_name("environment", given, ENV_DEFAULTS)
         known = env_parameters(id)
         for name in keywords:
             if name not in known:
@@ -245,6 +251,8 @@ class EnvConfig:
         Raises:
             InvalidValueError: an unknown field, or a value that was an object of its program.
         """
+        if not isinstance(data, Mapping):
+            raise InvalidValueError(f"an environment must be a table of FIELD = VALUE, got {shown(data)}")
         return cls(**{name: _from_json(name, value) for name, value in data.items()})
 
 

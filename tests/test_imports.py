@@ -26,6 +26,7 @@ LAYERS = (
         "_calls",
         "_files",
         "_import_paths",
+        "_json",
         "_lazy",
         "_named_models",
         "_pages",

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym._files import locked, storage_errors, sync, write_atomically, write_json
+from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
 from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
@@ -298,8 +299,8 @@ def read_object(file: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, or holds something else.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
@@ -309,8 +310,8 @@ def read_object(file: Path) -> dict[str, Any]:
 def _row(line: bytes) -> dict[str, float] | None:
     """A line as a dictionary; None for one that a crash cut off or filled with zeros."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
 

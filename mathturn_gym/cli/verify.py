@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mathturn_gym._files import write_atomically
+from mathturn_gym._json import parse_json
 from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
@@ -161,8 +162,8 @@ def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise ProblemFileError(f"{file}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict) or not isinstance(row.get("response"), str):
             raise ProblemFileError(f"{file}, line {number}: response must be a text")

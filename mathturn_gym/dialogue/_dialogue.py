@@ -463,7 +463,7 @@ class Dialogue:
         if last >= 0:
             closing = tuple(common[: last + 1])
             return closing, closing
-        if goes_on[0] not in special or (ends and ends[0] not in special):
+        if not goes_on or goes_on[0] not in special or (ends and ends[0] not in special):
             return (), ()
         return (goes_on[0],), (ends[0] if ends else goes_on[0],)
 
