@@ -299,6 +299,11 @@ def real_models() -> Iterator[tuple[str, Any]]:
         model_class = transformers.AutoModelForCausalLM
         smollm2 = model_class.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
         yield "SmolLM2, 49,152 rows", smollm2
+    yield "Qwen2.5-0.5B's shape, 151,936 rows", qwen_shape()
+
+
+def qwen_shape() -> Any:
+    """Random weights in the shape of Qwen2.5-0.5B."""
     torch.manual_seed(0)
     config = transformers.Qwen2Config(
         vocab_size=151_936,
@@ -308,8 +313,10 @@ def real_models() -> Iterator[tuple[str, Any]]:
         num_attention_heads=14,
         num_key_value_heads=2,
         tie_word_embeddings=True,
+        eos_token_id=1,
+        pad_token_id=0,
     )
-    yield "Qwen2.5-0.5B's shape, 151,936 rows", transformers.Qwen2ForCausalLM(config)
+    return transformers.Qwen2ForCausalLM(config)
 
 
 def vocabulary(model: Any, repeats: int) -> dict[str, float]:
@@ -375,19 +382,7 @@ def gpu(model: Any, repeats: int) -> dict[str, float]:
     """A Qwen2 of 0.5B shape in bfloat16: wall seconds, tokens per second, time outside the model, memory."""
     if not torch.cuda.is_available():
         return {}
-    config = transformers.Qwen2Config(
-        vocab_size=151936,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    qwen: Any = transformers.Qwen2ForCausalLM(config)
-    qwen = qwen.to("cuda", torch.bfloat16).eval()
+    qwen = qwen_shape().to("cuda", torch.bfloat16).eval()
     figures: dict[str, float] = {}
     forward, inside = qwen.forward, [0.0]
 

@@ -27,9 +27,7 @@ Differences are paired by seed; intervals are Student's, 95 %, over the seeds.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -37,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from listeners import deaf
 from scipy import stats
 
 from mathturn_gym.baselines import RunConfig, load_task, train
@@ -164,14 +163,7 @@ def deaf_at(task: str, turns: int) -> float | None:
     number = name.removeprefix("guess")
     if number == name or not number.isdecimal():
         return None
-    path = Path(__file__).with_name("listeners.py")
-    spec = importlib.util.spec_from_file_location("listeners", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return float(module.deaf(int(number), turns))
+    return float(deaf(int(number), turns))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
+from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,22 +15,12 @@ from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.tasks import load_task
 from mathturn_gym.types import Episode, Status, Verdict
 
-
-def benchmark(name: str) -> Any:
-    path = Path(__file__).parent.parent / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"evidence_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 # ---- who listens
 
 
-def test_the_best_that_ignores_hints_is_better_than_a_policy_trained_into_a_corner() -> None:
+def test_the_best_that_ignores_hints_is_better_than_a_policy_trained_into_a_corner(
+    benchmark: Callable[[str], Any],
+) -> None:
     bench = benchmark("listeners")
     hint = bench.hints_of(8)
     assert (bench.blind(8, 3), bench.deaf(8, 3), bench.listener(8, 3, hint)) == (
@@ -46,7 +34,7 @@ def test_the_best_that_ignores_hints_is_better_than_a_policy_trained_into_a_corn
     assert bench.listener(8, 2, str) == 1, "told the number"
 
 
-def test_the_tasks_scale_is_that_of_the_guessers() -> None:
+def test_the_tasks_scale_is_that_of_the_guessers(benchmark: Callable[[str], Any]) -> None:
     bench = benchmark("listeners")
     hint = bench.hints_of(8)
     for turn in (1, 2, 3):
@@ -65,7 +53,7 @@ def answered(index: int, answer: str | None, right: bool, group: str) -> Episode
     return synthetic_episode(0, index, [1], group=group, verdicts=(verdict,))
 
 
-def test_fresh_tries_and_tries_without_repeats() -> None:
+def test_fresh_tries_and_tries_without_repeats(benchmark: Callable[[str], Any]) -> None:
     bench = benchmark("questions")
     group = [answered(i, a, a == "7", "p") for i, a in enumerate(["1", "1", "1", "7"])]
     groups = bench.by_problem([*group, *(answered(9 + i, None, False, "q") for i in range(4))])
@@ -89,7 +77,7 @@ def rows(figures: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_discount_is_chosen_where_the_answer_is_not_measured() -> None:
+def test_the_discount_is_chosen_where_the_answer_is_not_measured(benchmark: Callable[[str], Any]) -> None:
     bench = benchmark("questions")
     luckier = {
         "discount 0": (0.6, 0.5),
@@ -112,7 +100,9 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured() -> None:
 
 
 @pytest.mark.parametrize("claim", ["unary", "correction", "credit"])
-def test_every_arm_of_a_claim_is_a_run_and_every_difference_is_between_two_of_them(claim: str) -> None:
+def test_every_arm_of_a_claim_is_a_run_and_every_difference_is_between_two_of_them(
+    claim: str, benchmark: Callable[[str], Any]
+) -> None:
     asked = benchmark("reproductions").CLAIMS[claim]
     for arm in asked.arms.values():
         config = load_task(asked.task).config(arm.algorithm, {**asked.played, **arm.settings})
@@ -123,7 +113,7 @@ def test_every_arm_of_a_claim_is_a_run_and_every_difference_is_between_two_of_th
         assert {one, other} <= set(asked.arms)
 
 
-def test_a_claims_report_pairs_by_seed() -> None:
+def test_a_claims_report_pairs_by_seed(benchmark: Callable[[str], Any]) -> None:
     bench = benchmark("reproductions")
     asked = bench.CLAIMS["credit"]
     found = [
@@ -139,7 +129,7 @@ def test_a_claims_report_pairs_by_seed() -> None:
 # ---- the search
 
 
-def test_every_algorithm_has_a_search_of_the_same_size() -> None:
+def test_every_algorithm_has_a_search_of_the_same_size(benchmark: Callable[[str], Any]) -> None:
     bench = benchmark("tune")
     assert set(bench.GRIDS) - set(bench.VARIANTS) == set(registered())
     for name, grid in bench.GRIDS.items():

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
-import sys
 import warnings
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,17 +25,6 @@ from mathturn_gym.returns import (
 )
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Episode
-
-
-def load_benchmark(name: str) -> Any:
-    path = Path(__file__).parent.parent / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def group(*rewards: list[float], name: str | None = "g", **fields: Any) -> list[Episode]:
@@ -335,8 +322,8 @@ def test_episode_returns_keeps_what_episodes_already_have() -> None:
     assert episode_returns(kept + fresh, 0.5).tolist() == [1.5, 1.0, 1.5, 1.0]
 
 
-def test_unbiased_estimators_have_the_exact_gradient_as_their_mean() -> None:
-    bench = load_benchmark("unbiasedness")
+def test_unbiased_estimators_have_the_exact_gradient_as_their_mean(benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("unbiasedness")
     size, groups = 3, 100_000
     known = [case for case in bench.cases(size) if case.factor is not None and case.label != "grpo without std"]
     assert len(known) == 8
@@ -352,9 +339,9 @@ def test_unbiased_estimators_have_the_exact_gradient_as_their_mean() -> None:
             assert np.all(np.abs(row.deviations) > 4), row
 
 
-def test_the_expected_gradient_over_every_possible_batch_is_the_exact_one() -> None:
+def test_the_expected_gradient_over_every_possible_batch_is_the_exact_one(benchmark: Callable[[str], Any]) -> None:
     """No sampling: 4,096 batches of three problems with two episodes each, each times its probability."""
-    bench = load_benchmark("unbiasedness")
+    bench = benchmark("unbiasedness")
     for label, arguments in bench.EXACT.items():
         mean, exact = bench.exact_mean(bench.mixed_batch(), 2, arguments, 0.8)
         assert np.abs(exact).min() > 0.01
@@ -370,16 +357,16 @@ def test_the_expected_gradient_over_every_possible_batch_is_the_exact_one() -> N
     np.testing.assert_allclose(mean, exact, atol=1e-7)
 
 
-def test_per_index_centring_is_blind_to_the_number_of_turns() -> None:
-    bench = load_benchmark("unbiasedness")
+def test_per_index_centring_is_blind_to_the_number_of_turns(benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("unbiasedness")
     case = next(case for case in bench.cases(4) if case.label == "turn_mean")
     (row,) = bench.run(bench.stop_process(), 1.0, [case], groups=2_000, size=4, seed=0)
     assert row.exact[0] > 0.1
     assert abs(row.mean[0]) < 1e-9
 
 
-def test_closed_forms_agree_with_enumeration() -> None:
-    bench = load_benchmark("unbiasedness")
+def test_closed_forms_agree_with_enumeration(benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("unbiasedness")
 
     def enumerated(process: Any, discount: float) -> npt.NDArray[np.float64]:
         total: npt.NDArray[np.float64] = sum(

@@ -71,6 +71,7 @@ class RunFolder:
         self._config, self._config_file = config, self.path / "config.json"
         self._events: Any = None
         self._wandb: Any = None
+        self._save_every = config.save_every
         self._held = ExitStack()
         self._check_it_is_a_runs()
         with storage_errors(self.path):
@@ -233,6 +234,8 @@ class RunFolder:
         """A run goes on as it began: another config is another run."""
         before, now = read_object(self._config_file), json.loads(json.dumps(self._config.to_json()))
         was, wanted = flat(before), flat(now)
+        if isinstance(every := was.get("save_every"), int):
+            self._save_every = max(self._save_every, every)
         free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept"}
         if self._config.optimization.schedule == "constant":  # a longer run is the same run, only longer
             free |= {"budget.episodes", "budget.tokens"}
@@ -247,7 +250,8 @@ class RunFolder:
         """A run that has passed its first checkpoint must not begin anew without a word."""
         lines = self.metrics() if (self.path / "metrics.jsonl").exists() else []
         reached = int(lines[-1]["iteration"]) if lines else 0
-        if reached >= self._config.save_every or (self.path / "result.json").exists():
+        # At `save_every` itself it may have died between the line and the checkpoint.
+        if reached > self._save_every or (self.path / "result.json").exists():
             raise CheckpointError(
                 f"{str(self.path)!r} has no checkpoint, but its metrics reach iteration {reached}: put checkpoint/ back,"
                 " or overwrite the run"

@@ -144,6 +144,20 @@ def test_a_deleted_checkpoint_is_no_reason_to_begin_again(run: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(("reached", "save_every"), [(2, 2), (2, 1), (1, 2)])
+def test_a_run_that_died_before_its_first_checkpoint_begins_again(run: Path, reached: int, save_every: int) -> None:
+    """Where the last line is that of the first checkpoint's iteration, and where checkpoints are asked for oftener now."""
+    for one in run.glob("checkpoint*"):
+        shutil.rmtree(one)
+    (run / "result.json").unlink()
+    whole = read_metrics(run)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[: reached + 1]))
+    result = train(read_config(run), run_dir=run, save_every=save_every, resume=True)
+    assert result.status == "finished"
+    assert [row["tokens"] for row in result.history] == [row["tokens"] for row in whole]
+
+
 def test_a_process_that_died_between_two_renames_has_lost_nothing(run: Path) -> None:
     (run / "checkpoint").rename(run / "checkpoint-6")
     assert resume(run).status == "finished"

@@ -99,6 +99,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, before: list[Episode], after:
 @pytest.fixture
 def tab(browser: Any, made: Path) -> Iterator[Tab]:
     opened = Tab(browser, made.as_uri())
+    opened.page.wait_for_selector("#panes .body")  # a key before that has nothing to act on
     yield opened
     assert opened.errors == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
