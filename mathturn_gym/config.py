@@ -256,6 +256,20 @@ class EnvConfig:
         return cls(**{name: _from_json(name, value) for name, value in data.items()})
 
 
+def code_of(data: Mapping[str, Any]) -> list[str]:
+    """The import paths in an environment's table: what making the environment would load, and then call.
+
+    Args:
+        data: What `EnvConfig.to_json` gave, or what a file says in its place.
+
+    >>> code_of({"id": "MathSingleTurn-v0", "feedback": "hint", "verifier": "my_judge:strict"})
+    ['my_judge:strict']
+    """
+    terms = data.get("reward_terms")
+    values = [data.get("id"), *map(data.get, _CALLABLES), *(terms.values() if isinstance(terms, Mapping) else ())]
+    return [value for value in values if isinstance(value, str) and ":" in value]
+
+
 OWN_FIELDS: Final = ("id", *SPLIT_NAMES, "allow_overlap", "fields", "skip_bad_rows", "shuffle")
 """Fields that are no keyword of the environment."""
 

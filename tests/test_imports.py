@@ -20,6 +20,7 @@ LAYERS = (
         "info",
         "render",
         "_notebook",
+        "_terminal",
         "_text",
         "_token_texts",
         "_transformers",

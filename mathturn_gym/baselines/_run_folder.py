@@ -25,10 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym._files import locked, storage_errors, sync, write_atomically, write_json
+from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
 from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.config import code_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError
 from mathturn_gym.render import render_episode
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["RunFolder", "flat", "read_config", "read_metrics", "read_object"]
+__all__ = ["RunFolder", "code_named_in", "flat", "read_config", "read_metrics", "read_object"]
 
 _LOG = logging.getLogger(__name__)
 _NEWEST: Final = "checkpoint"
@@ -273,6 +275,23 @@ def read_config(run_dir: str | Path) -> RunConfig:
         return RunConfig.from_json(read_object(file))
     except InvalidValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
+
+
+def code_named_in(run_dir: str | Path) -> list[str]:
+    """The import paths in a run's config: whoever goes on with the run, or plays its environment, runs that code.
+
+    Args:
+        run_dir: The run's folder.
+
+    Raises:
+        CheckpointError: its config cannot be read.
+    """
+    config = read_object(Path(run_dir) / "config.json")
+    tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
+    parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
+    others = [parts["algorithm"].get("name"), parts["policy"].get("model")]
+    own = [one for one in others if isinstance(one, str) and is_import_path(one)]
+    return [*code_of(parts["env"]), *own]
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
