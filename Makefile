@@ -10,6 +10,7 @@
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
+# make test-lowmem   the optimizer whose state takes 8 bits a number, by torchao (30 MB, in a folder of its own; needs gcc)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 # make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
 # make test-engines   rollouts and training on a local Ray (260 MB, in a folder of its own: .ray), and on two ranks
@@ -26,7 +27,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Modules that import only beside packages with environments of their own (test-engines, test-integrations).
 NOT_HERE := engines/ray integrations/areal.py integrations/tinker.py integrations/verifiers.py integrations/verl.py
 
-.PHONY: demo demo-llm test lint docs clean fuzz smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint docs clean fuzz smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-lowmem test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -67,6 +68,9 @@ demo-llm: smollm
 test-llm: $(VENV)/.dev smollm
 	$(BIN)/python -m pytest tests/llm
 
+test-lowmem: $(VENV)/.dev .lowmem/.ready
+	PYTHONPATH=.lowmem $(BIN)/python -m pytest -p no:cacheprovider tests/baselines/test_optimizer.py
+
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
 
@@ -93,7 +97,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .evaluations .fuzz .inspect .integrations .ray .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .fuzz .inspect .integrations .lowmem .ray .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -145,8 +149,12 @@ $(VENV)/.docs: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .ray ray
 	touch $@
 
+.lowmem/.ready: constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .lowmem --no-deps torchao
+	touch $@
+
 # AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.
-AREAL := aiofiles aiohttp colorlog einops flask httpx hydra-core numba omegaconf openai orjson ray==2.60.0 setuptools \
+AREAL := torch==2.13.0 aiofiles aiohttp colorlog einops flask httpx hydra-core lark numba omegaconf openai orjson ray==2.60.0 setuptools \
   tenacity torchdata uvloop
 PACKAGES_areal = --no-deps areal==1.0.4
 PACKAGES_tinker = torch==2.13.0 tinker-cookbook==0.5.8

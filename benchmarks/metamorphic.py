@@ -573,7 +573,7 @@ _MIXED = re.compile(r"(-?\d+) ?\\[dt]?frac ?\{(\d+)\}\{(\d+)\}")
 def _product_of(changed: str, gold: str) -> bool:
     """Whether a mixed number became a product of the same value: 3 times 9/8 is 3 3/8."""
     one, other = _MIXED.search(changed), _MIXED.search(gold)
-    if one is None or other is None or "0" in (one[3], other[3]):
+    if one is None or other is None or 0 in (int(one[3]), int(other[3])):
         return False
     whole, top, bottom = map(int, other.groups())
     mixed = abs(whole) + Fraction(top, bottom)
@@ -659,25 +659,24 @@ class Run:
     counts: Counter[str] = field(default_factory=Counter)
     violations: list[dict[str, Any]] = field(default_factory=list)
 
-    def batch(self, start: int, size: int) -> dict[str, Any]:
+    def batch(self, start: int, size: int, verifier: Verifier) -> dict[str, Any]:
         """Judges cases `start` to `start + size`; what came of them."""
         counts: Counter[str] = Counter()
         violations: list[dict[str, Any]] = []
         cases = [make_case(self.seed, index, self.golds) for index in range(start, start + size)]
-        with Verifier(form="equivalent", timeout=2.0) as verifier:
-            for kind in ("answer", "response"):
-                part = [(start + i, case) for i, case in enumerate(cases) if case.kind == kind]
-                verdicts = verifier.verify_batch(
-                    [case.response for _, case in part],
-                    [case.gold for _, case in part],
-                    kind=kind,
-                )
-                for (index, case), verdict in zip(part, verdicts, strict=True):
-                    right = verdict.status is Status.RIGHT
-                    counts[f"{case.base}: {'must matter' if case.matters else 'must not matter'}"] += 1
-                    if right == case.matters:
-                        row = {"index": index, **vars(case), "verdict": verdict.status.value, "answer": verdict.answer}
-                        violations.append(row | {"reason": verdict.reason, "tier": verdict.tier})
+        for kind in ("answer", "response"):
+            part = [(start + i, case) for i, case in enumerate(cases) if case.kind == kind]
+            verdicts = verifier.verify_batch(
+                [case.response for _, case in part],
+                [case.gold for _, case in part],
+                kind=kind,
+            )
+            for (index, case), verdict in zip(part, verdicts, strict=True):
+                right = verdict.status is Status.RIGHT
+                counts[f"{case.base}: {'must matter' if case.matters else 'must not matter'}"] += 1
+                if right == case.matters:
+                    row = {"index": index, **vars(case), "verdict": verdict.status.value, "answer": verdict.answer}
+                    violations.append(row | {"reason": verdict.reason, "tier": verdict.tier})
         return {"start": start, "size": size, "counts": dict(counts), "violations": violations}
 
     def take(self, batch: dict[str, Any]) -> None:
@@ -714,9 +713,10 @@ def main() -> None:
         for line in arguments.state.read_text(encoding="utf-8").splitlines():
             run.take(json.loads(line))
     start_time, start_done = time.monotonic(), run.done
-    with arguments.state.open("a", encoding="utf-8") as state:
+    # One verifier for all batches: its symbolic workers load sympy once, which takes longer than a batch.
+    with arguments.state.open("a", encoding="utf-8") as state, Verifier(form="equivalent", timeout=2.0) as verifier:
         while run.done < arguments.cases:
-            batch = run.batch(run.done, min(BATCH, arguments.cases - run.done))
+            batch = run.batch(run.done, min(BATCH, arguments.cases - run.done), verifier)
             run.take(batch)
             state.write(json.dumps(batch) + "\n")
             state.flush()

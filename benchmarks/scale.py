@@ -8,10 +8,11 @@ turn; the median is given, with the lowest and the highest.
 
 * actors: a policy in each rollout actor that takes .25 s per batch of 16, one actor and two, and plain `collect` with the
   same batches. `speedup` is two against one, `overhead` one against `collect`.
-* policies: 64 simulated policies of .2 s, 64 episodes at once: the part that the policies take of the time of all 64, from
-  the first request to the last episode.
-* kills: actors are killed at random while episodes are played, `--kills` times; every episode is there once and equal to the
-  undisturbed one.
+* policies: 64 simulated policies of .2 s with 64 episodes at once, and with 128: the part that the policies take of the time
+  of all 64, from the first request to the last episode, and the CPU time of a turn in each process. From that, how many
+  cores leave 95 % to the policies.
+* kills: actors are killed at random while episodes are played, `--kills` times within `--kill-seconds`; every episode is
+  there once and equal to the undisturbed one.
 * costs: seconds of one verdict, one step of the environment, packing and unpacking, bytes per token through the object store.
 * plan: from costs, what 1, 8, 64 and 1,024 GPUs need.
 * simulate: episodes per second of long-tailed policies (log-normal, spread 1), 8 to 256 of them, beside what the plan
@@ -91,17 +92,32 @@ def actors(repeats: int) -> dict[str, Any]:
 
 
 def policies(repeats: int, count: int = 64, seconds: float = 0.2) -> dict[str, Any]:
-    """Each policy has one request at a time; asked by the rollout actor itself, or in an actor of their own."""
-    episodes = 12 * count
+    """Each policy has one request at a time; asked by the rollout actor itself, or in an actor of their own.
+
+    With as many episodes as policies, a policy is idle while its episode is stepped. With twice as many, it has another
+    episode's request by then, and what a turn costs shows only where the cores are full.
+    """
+    episodes = 24 * count
     found: dict[str, Any] = {"policies": count, "seconds_of_a_policy": seconds, "episodes": episodes}
     for name, policy_actors in (("asked_directly", 0), ("policy_actor", 1)):
-        settings = RaySettings(rollout_actors=2, policy_actors=policy_actors, num_envs=count // 2, share=4, cpus=0.5)
         # Two rollout actors with half of the policies each, or one policy actor with all.
         policy = simulated(seconds=seconds, replicas=count if policy_actors else count // 2)
-        with RayEngine(ENV, policy, settings) as engine:
-            engine.collect(count)
-            took = [seconds_of(partial(engine.collect, episodes)) for _ in range(repeats)]
-        found[name] = spread([episodes * TURNS * seconds / (count * one) for one in took])
+        for at_once in (count, 2 * count):
+            settings = RaySettings(
+                rollout_actors=2, policy_actors=policy_actors, num_envs=at_once // 2, share=4, cpus=0.5
+            )
+            with RayEngine(ENV, policy, settings) as engine:
+                engine.collect(at_once)
+                before = cpu_seconds(engine)
+                took = [seconds_of(partial(engine.collect, episodes)) for _ in range(repeats)]
+                after = cpu_seconds(engine)
+            turns = repeats * episodes * TURNS
+            used = {kind: 1e3 * (after[kind] - before[kind]) / turns for kind in after}
+            found[f"{name}, {at_once} at once"] = {
+                **spread([episodes * TURNS * seconds / (count * one) for one in took]),
+                "cpu_ms_per_turn": {**used, "all": sum(used.values())},
+                "cores_for_95_percent": sum(used.values()) / 1e3 * 0.95 * count / seconds,
+            }
     return found
 
 
@@ -109,13 +125,13 @@ def same(one: Episode, other: Episode) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("ids", "logprobs", "rewards"))
 
 
-def kills(wanted: int, seed: int) -> dict[str, Any]:
+def kills(wanted: int, seed: int, seconds: float) -> dict[str, Any]:
     rng, seen, count = random.Random(seed), 0, 3
     settings = RaySettings(rollout_actors=count, num_envs=16, share=4, cpus=0.3, max_deaths=wanted)
     policy = simulated(seconds=0.1, spread=1.0)
     episodes: dict[int, int] = {}
     found: dict[int, Episode] = {}
-    deadline = time.monotonic() + 240.0
+    began = time.monotonic()
     with RayEngine(ENV, policy, settings) as engine:
         collection = engine.begin(ENV.problems("train"), None, seed=seed, limit=1_000_000)
         for episode in collection:
@@ -125,9 +141,10 @@ def kills(wanted: int, seed: int) -> dict[str, Any]:
             # Several deaths between two deliveries, and deaths while others start.
             if seen % 4 == 0 and engine.deaths < wanted:
                 engine.kill(rng.randrange(count))
-            if (engine.deaths >= wanted and seen % 64 == 0) or time.monotonic() > deadline:
+            if (engine.deaths >= wanted and seen % 64 == 0) or time.monotonic() > began + seconds:
                 break
         collection.allow(0)
+        took = time.monotonic() - began
         deaths, replayed, dropped = engine.deaths, collection.ledger.replayed, collection.ledger.dropped
         last = max(found) + 1
         missing = engine.begin(ENV.problems("train"), last, seed=seed, done=list(found))
@@ -139,6 +156,7 @@ def kills(wanted: int, seed: int) -> dict[str, Any]:
     undisturbed = collect(env, player, last, seed=seed)
     return {
         "kills": deaths,
+        "seconds": took,
         "episodes": last,
         "replayed": replayed,
         "dropped_as_second": dropped,
@@ -183,14 +201,15 @@ def simulate(counts: Sequence[int], seconds: float, found: dict[str, Any]) -> li
     for count in counts:
         per_actor = 64
         rollout = max(1, min(2, count // per_actor))
+        # Twice as many episodes as policies: an episode that is stepped, or whose share waits for its last, idles none.
         settings = RaySettings(
-            rollout_actors=rollout, policy_actors=rollout, num_envs=count // rollout, share=4, cpus=0.25
+            rollout_actors=rollout, policy_actors=rollout, num_envs=2 * count // rollout, share=4, cpus=0.25
         )
         policy = simulated(seconds=seconds, spread=1.0, replicas=count // rollout)
-        episodes = 8 * count
+        episodes = 16 * count
         with RayEngine(ENV, policy, settings) as engine:
             engine.collect(2 * rollout)
-            took = seconds_of(partial(engine.collect, 8 * count, seed=3))
+            took = seconds_of(partial(engine.collect, episodes, seed=3))
         predicted = predict(count, seconds, found)
         rows.append(
             {
@@ -222,10 +241,10 @@ def request_seconds() -> dict[str, float]:
         ENV, simulated(seconds=0.0, replicas=64), RaySettings(rollout_actors=1, policy_actors=1, share=4, cpus=0.5)
     ) as engine:
         engine.collect(64)
-        before, driver = _cpu_seconds(), time.process_time()
+        before = cpu_seconds(engine)
         engine.collect(512, seed=2)
-        used, driver = _cpu_seconds() - before, time.process_time() - driver
-    return {"engine_turn_s": used / (512 * TURNS), "driver_episode_s": driver / 512}
+        used = {kind: seconds - before[kind] for kind, seconds in cpu_seconds(engine).items()}
+    return {"engine_turn_s": sum(used.values()) / (512 * TURNS), "driver_episode_s": used["driver"] / 512}
 
 
 def plan(found: dict[str, Any], share: int = 16) -> list[dict[str, Any]]:
@@ -256,21 +275,19 @@ def plan(found: dict[str, Any], share: int = 16) -> list[dict[str, Any]]:
     return rows
 
 
-def _cpu_seconds() -> float:
-    """Of this process and of Ray's on this machine."""
-    total, tick = 0.0, os.sysconf("SC_CLK_TCK")
-    mine = os.getpid()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            name = (folder / "cmdline").read_bytes()
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(folder.name) == mine or name.startswith(b"ray::") or b"raylet" in name or b"gcs_server" in name:
-            total += (int(fields[11]) + int(fields[12])) / tick
-    return total
+def cpu_seconds(engine: RayEngine) -> dict[str, float]:
+    """CPU time until now of this process, the engine's actors by kind, and Ray's own processes."""
+    found = {"driver": _cpu_of("self"), "rollout": 0.0, "policy": 0.0, "ray": 0.0}
+    for worker in engine._workers:
+        found[worker.kind] += _cpu_of(worker.facts["pid"])
+    for task in Path("/proc/self/task").iterdir():  # the raylet and its like are children of whoever began Ray
+        found["ray"] += sum(_cpu_of(child) for child in (task / "children").read_text().split())
+    return found
+
+
+def _cpu_of(pid: int | str) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -278,6 +295,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kill-seconds", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=0, help="of the kills: of whom, and of the episodes")
     parser.add_argument("--policies", type=int, nargs="+", default=[8, 32, 64, 128, 256])
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/scale.json"))
@@ -292,7 +310,10 @@ def main() -> None:
         elif part == "policies":
             results[part] = policies(args["repeats"])
         elif part == "kills":
-            results[part] = {**results.get(part, {}), f"seed {args['seed']}": kills(args["kills"], args["seed"])}
+            results[part] = {
+                **results.get(part, {}),
+                f"seed {args['seed']}": kills(args["kills"], args["seed"], args["kill_seconds"]),
+            }
         elif part == "costs":
             results[part] = {**costs(), **request_seconds()}
         elif part == "plan":

@@ -2,7 +2,8 @@
 
     python benchmarks/serve.py [--minutes 10] [--sessions 256] [--tokenizer builtin] [--out runs/benchmarks/serve.json]
 
-The server is a process of its own (`mathturn serve`), the clients another one; both share this machine's cores.
+The server is a process of its own (`mathturn serve`), the clients another one (one event loop, plain frames); both share
+this machine's cores, and the CPU time of each is told apart.
 
 * soak: sessions that play episodes of `lins` side by side, each with problems and actions of its own. Every reply (ids,
   reward, flags, info) is compared with what the environment in the client's process gives for the same call.
@@ -197,13 +198,13 @@ async def load(
     env = MathMultiTurnEnv(tokenizer=TOKENIZER, max_completion_tokens=ACTION)
     compared = [Compared(env) if compare else None for _ in range(sessions)]
     seconds: list[float] = []
-    cpu, began = served.cpu_s(), time.monotonic()
+    cpu, own, began = served.cpu_s(), time.process_time(), time.monotonic()
     players = [
         play(served, number, began + duration, think, seconds, compared[number], env) for number in range(sessions)
     ]
     async with asyncio.timeout(duration + 120):
         episodes = await asyncio.gather(*players)
-    took = time.monotonic() - began
+    took, own = time.monotonic() - began, time.process_time() - own
     return {
         "sessions": sessions,
         "seconds": took,
@@ -211,6 +212,7 @@ async def load(
         "steps": len(seconds),
         "steps_per_s": len(seconds) / took,
         "server_cpu_ms_per_step": 1e3 * (served.cpu_s() - cpu) / max(1, len(seconds)),
+        "client_cpu_ms_per_step": 1e3 * own / max(1, len(seconds)),
         **milliseconds(seconds),
     }
 

@@ -14,7 +14,16 @@ from typing import IO, Any, Final
 
 from mathturn_gym.errors import LockedError, StorageError
 
-__all__ = ["bounded_lines", "locked", "replacing", "storage_errors", "sync", "write_atomically", "write_json"]
+__all__ = [
+    "append_block",
+    "bounded_lines",
+    "locked",
+    "replacing",
+    "storage_errors",
+    "sync",
+    "write_atomically",
+    "write_json",
+]
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -140,6 +149,26 @@ def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None
         if descriptor in _HELD:  # not in a child that was forked inside the block
             _HELD.discard(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # whoever has a copy of the descriptor
+            os.close(descriptor)
+
+
+def append_block(path: Path, text: str) -> None:
+    """Appends a text in one piece: other writers of the file wait, and a write that fails leaves no half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    with locked(path, wait=True):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            size, done = os.fstat(descriptor).st_size, 0
+            while done < len(data):
+                done += os.write(descriptor, data[done:])
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+        finally:
             os.close(descriptor)
 
 

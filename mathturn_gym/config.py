@@ -53,6 +53,8 @@ class EnvKeywords(TypedDict, total=False):
     num_turns: int
     max_completion_tokens: int
     max_context_tokens: int | None
+    max_episode_tokens: int | None
+    max_episode_seconds: float | None
     stop_on_success: bool
     feedback: str | Feedback
     verifier: str | VerifierLike

@@ -11,6 +11,7 @@ One class behind three ids, which differ only in the defaults of their keywords.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -143,12 +144,17 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         max_context_tokens: Budget for the whole context. An episode whose next feedback would leave no room for a
             single token ends truncated, without that feedback. None makes room for every turn at full length: 2,048 for
             the prompt, and per turn `max_completion_tokens` + 256 for feedback.
+        max_episode_tokens: Budget of sampled tokens for all turns together; once it is used up the episode ends truncated,
+            without feedback. None has no such budget.
+        max_episode_seconds: The same in wall-clock seconds from `reset`, looked at after each turn; a copy of an episode
+            (`set_state`) begins its time anew. What it cuts off depends on the machine: with it, a seed does not
+            decide an episode.
         stop_on_success: End at the first right answer.
         feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
             agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
         verifier: None for the built-in `Verifier()`; "boxed", "marked" or "lenient" for where it looks for the answer
-            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_batch(responses, golds)` or
-            `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
+            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_turns(contexts)`,
+            `verify_batch(responses, golds)` or `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
             returns a `Verdict`, a bool or a score in [0, 1]. See `verification.TurnVerifier`.
         reward_scaling: See `rewards.turn_reward`.
         reward_bias: See `rewards.turn_reward`.
@@ -184,6 +190,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         num_turns: int = 5,
         max_completion_tokens: int = 1024,
         max_context_tokens: int | None = None,
+        max_episode_tokens: int | None = None,
+        max_episode_seconds: float | None = None,
         stop_on_success: bool = False,
         feedback: str | Feedback = "plain",
         verifier: VerifierLike = None,
@@ -223,6 +231,12 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if max_context_tokens is None:
             max_context_tokens = _PROMPT_ROOM + self.num_turns * (self.max_completion_tokens + _FEEDBACK_ROOM)
         self.max_context_tokens = check_int("max_context_tokens", max_context_tokens, low=1)
+        self.max_episode_tokens = (
+            None if max_episode_tokens is None else check_int("max_episode_tokens", max_episode_tokens, low=1)
+        )
+        self.max_episode_seconds = (
+            None if max_episode_seconds is None else check_float("max_episode_seconds", max_episode_seconds, low=0.0)
+        )
         self._check_prompt_fits()
         self.action_space = TokenIds(self.dialogue.vocab_size, self.max_completion_tokens)
         # An action may overrun the budget it was told of, so an observation can be longer than the context budget.
@@ -234,10 +248,11 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._buffer: Ids = _NO_IDS
         self._length = 0
         self._segments: tuple[Ids, ...] = ()
-        self._verifier_errors = 0
+        self._verifier_errors = self._judged_turns = 0
         self._supplied: tuple[TurnContext, Verdict] | None = None
         self._stop_reason: StopReason | None = None
         self._ended = False
+        self._sampled, self._began = 0, 0.0
         self._stream: int | None = None
         self._next_index = 0
 
@@ -337,7 +352,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             response=self.dialogue.response(before, ids),
             context_ids=before,
             ids=ids,
-            max_tokens=self._budget(self._length),
+            max_tokens=self._budget(self._length, self._sampled),
             earlier=tuple(self._turns),
             segments=self._segments,
         )
@@ -368,8 +383,13 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         solved = verdict.correct and self.stop_on_success
         start, end, segment = self._length, self._length + context.ids.shape[0], len(self._segments)
         text, observation, anew, stop = "", None, False, None
+        sampled = self._sampled + context.ids.shape[0]
         if solved or context.turn + 1 == self.num_turns:
             stop = StopReason.SOLVED if solved else StopReason.TURNS
+        elif self.max_episode_tokens is not None and sampled >= self.max_episode_tokens:
+            stop = StopReason.TOKENS
+        elif self.max_episode_seconds is not None and time.monotonic() - self._began >= self.max_episode_seconds:
+            stop = StopReason.TIME
         else:
             text = self._say(context)
             observation, anew = self._following(context, text)
@@ -390,8 +410,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             observation.shape[0],
             place=(start, end, segment),
             errors=self._verifier_errors + verdict.is_verifier_error,
+            judged=self._judged_turns + verdict.is_judged,
+            sampled=sampled,
         )
-        truncated, terminated = stop is StopReason.CONTEXT, stop is not None and stop is not StopReason.CONTEXT
+        truncated, terminated = stop is not None and stop.truncates, stop is not None and not stop.truncates
         return Transition(observation, reward, terminated, truncated, info, record, stop, finished)
 
     def commit_turn(self, transition: Transition) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
@@ -404,6 +426,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 self._append(transition.observation[self._length :])
             self._turns.append(transition.record)
             self._verifier_errors += transition.record.verdict.is_verifier_error
+            self._judged_turns += transition.record.verdict.is_judged
+            self._sampled += _action_length(transition.record)
         self._stop_reason, self._supplied = transition.stop_reason, None
         self._ended = transition.terminated or transition.truncated
         if self.render_mode == "human":
@@ -428,7 +452,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 f"the prompt of problem {problem.id!r} has {length} tokens, max_context_tokens is"
                 f" {self.max_context_tokens}: make it larger, or leave the problem out"
             )
-        stop = None if self._budget(length) else StopReason.CONTEXT
+        stop = None if self._budget(length, 0) else StopReason.CONTEXT
         if not self.num_turns:
             stop = StopReason.TURNS
         return Beginning(problem, prompt, stop, stream, next_index, self._info(problem, None, 0, stop, length))
@@ -492,6 +516,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             self._length,
             place=self._place(last),
             errors=self._verifier_errors,
+            judged=self._judged_turns,
+            sampled=self._sampled,
         )
         return self._observation(), info
 
@@ -612,7 +638,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     ) -> None:
         self._problem, self._turns, self._stop_reason, self._ended = problem, turns, stop, ended
         self._verifier_errors = sum(turn.verdict.is_verifier_error for turn in turns)
+        self._judged_turns = sum(turn.verdict.is_judged for turn in turns)
         self._supplied, self._segments = None, ()
+        self._sampled, self._began = sum(map(_action_length, turns)), time.monotonic()
         self._new_buffer(ids)
 
     def _new_buffer(self, ids: Ids) -> None:
@@ -632,9 +660,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     def _observation(self) -> Ids:
         return self._buffer[: self._length].copy()
 
-    def _budget(self, length: int) -> int:
-        """The most tokens that a completion can use after a context of `length`."""
-        return max(0, min(self.max_completion_tokens, self.max_context_tokens - length))
+    def _budget(self, length: int, sampled: int) -> int:
+        """The most tokens that a completion can use after a context of `length`, and `sampled` tokens of the episode."""
+        left = self.max_completion_tokens if self.max_episode_tokens is None else self.max_episode_tokens - sampled
+        return max(0, min(self.max_completion_tokens, self.max_context_tokens - length, left))
 
     def _info(
         self,
@@ -646,6 +675,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         *,
         place: tuple[int, int, int] = (0, 0, 0),
         errors: int = 0,
+        judged: int = 0,
+        sampled: int = 0,
     ) -> dict[str, Any]:
         """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
         new_ids_start, feedback_start, segment = place
@@ -661,10 +692,11 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             new_ids_start=new_ids_start,
             feedback_start=feedback_start,
             segment=segment,
-            completion_budget=0 if stop is not None else self._budget(length),
+            completion_budget=0 if stop is not None else self._budget(length, sampled),
             context_left=max(0, self.max_context_tokens - length),
             stop_reason=None if stop is None else stop.value,
             verifier_errors=errors,
+            judged_turns=judged,
         )
         if self.gold_in_info:
             info["gold"] = problem.gold
@@ -677,6 +709,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         from mathturn_gym.render import print_new
 
         print_new(self._shown(self.problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
+
+
+def _action_length(turn: TurnRecord) -> int:
+    return turn.feedback_start - turn.start
 
 
 def _check_template(template: str | None) -> str | None:

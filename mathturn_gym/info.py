@@ -30,8 +30,9 @@ class StepInfo(TypedDict, total=False):
         segment: How many times the observation was written anew in this episode (`history="keep"`: 0).
         completion_budget: The most tokens that the next completion can use, 0 at the end.
         context_left: `max_context_tokens` minus the observation's length, never below 0.
-        stop_reason: "solved", "turns" or "context" at the end, None before.
+        stop_reason: "solved", "turns", "context", "tokens" or "time" at the end (see `StopReason`), None before.
         verifier_errors: Turns so far whose verifier raised (`verdict.is_verifier_error`).
+        judged_turns: Turns so far on which a judge decided (`verdict.is_judged`).
         gold: The accepted answers; only with `gold_in_info=True`.
         reward_terms: What the reward of the turn just played is the sum of ("verdict" and the names asked for); only with
             `reward_terms`, and not after `reset`.
@@ -52,6 +53,7 @@ class StepInfo(TypedDict, total=False):
     context_left: int
     stop_reason: str | None
     verifier_errors: int
+    judged_turns: int
     gold: tuple[str, ...]
     reward_terms: dict[str, float]
 

@@ -27,6 +27,9 @@ _RATIOS: Final[tuple[str, ...]] = get_args(Ratio)
 _UNITS: Final[tuple[str, ...]] = get_args(Unit)
 _KLS: Final[tuple[str, ...]] = get_args(KLEstimator)
 
+_LARGEST_LOG: Final = 40.0
+"""Log-ratios are held within this: e^40 = 2.4e17, whose square, as in the norm of a gradient, is still a float32."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyLoss:
@@ -163,7 +166,9 @@ def policy_loss(
     episodes: the whole batch's `count(...)` for micro-batches, a constant for Dr. GRPO. Entropy and KL are means over
     tokens whatever the policy's term is divided by, so that their weights have one unit for every algorithm.
 
-    A batch without any trained id gives the loss 0 (with a graph), not NaN.
+    A batch without any trained id gives the loss 0 (with a graph), not NaN. Log-ratios are held in -40 to 40 (gradients
+    are those of the held values), so that what clipping discards is a number. An id that is impossible now (log-prob
+    -inf) has ratio 0 and no gradient, in the KL too; without a `ratio` its loss is infinite.
 
     Args:
         logprobs: float (B, T), from `token_logprobs`; read on the loss mask only.
@@ -207,12 +212,12 @@ def policy_loss(
     else:
         near = old if proximal_logprobs is None else proximal_logprobs[mask].detach().to(logprobs.dtype)
         ratios = _ratios(now, near, ratio, batch)
-        losses = -ratios.detach() * advantage * now
+        losses = -ratios.detach() * advantage * now.masked_fill(now.isneginf(), 0.0)
         if objective == "clip":
             losses, cut = _clip_losses(ratios, advantage, clip, clip if clip_high is None else clip_high, dual_clip)
             clipped = cut.to(logprobs.dtype).mean() if cut.numel() else zero
         if proximal_logprobs is not None:
-            weight = (near - old).exp()
+            weight = _held(near - old).exp()
             if behavior_cap is not None:
                 weight = torch.where(weight <= behavior_cap, weight, 0.0)
             losses = losses * weight
@@ -226,7 +231,7 @@ def policy_loss(
         drift = kl_divergence(now, reference_logprobs[mask].to(logprobs.dtype), kl)
         kl_mean = drift.sum() / of_tokens
         loss = loss + (drift * _by_turn(weights, batch).to(drift.dtype)).sum() / of_tokens
-    gap = now.detach() - old
+    gap = _held(now.detach() - old)
     return PolicyLoss(
         loss=loss,
         policy=policy.detach(),
@@ -258,7 +263,7 @@ def kl_divergence(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, kl: 
     >>> kl_divergence(torch.tensor([-1.0]), torch.tensor([-1.0]), "k3").item()
     0.0
     """
-    gap = logprobs - reference_logprobs.detach()
+    gap = _held(logprobs - reference_logprobs.detach())
     if kl == "k1":
         return gap
     if kl == "k2":
@@ -319,16 +324,25 @@ class _Mean:
 
 def _ratios(now: torch.Tensor, near: torch.Tensor, ratio: Ratio, batch: PackedBatch) -> torch.Tensor:
     """exp(now - near), its log averaged over the unit in value and left to each token in gradient; or its product."""
-    gap = now - near
+    gap = _held(now - near)
     if ratio == "token":
         return gap.exp()
     if ratio == "product":
         count, segment = batch.segments("sequence")
-        return gap.new_zeros(count).index_add(0, segment, gap).exp()[segment]
+        return _held(gap.new_zeros(count).index_add(0, segment, gap)).exp()[segment]
     count, segment = batch.segments(ratio)
     sizes = torch.bincount(segment, minlength=count).to(gap.dtype)
     total = torch.zeros(count, dtype=gap.dtype, device=gap.device).index_add(0, segment, gap.detach())
     return (total / sizes)[segment].exp() * (gap - gap.detach()).exp()
+
+
+def _held(gap: torch.Tensor) -> torch.Tensor:
+    """A log-ratio within limits where its exponential is a number; NaN stays NaN, to be noticed.
+
+    The gradient stays 1 beyond the limits: a ratio that large must still be pushed back. At infinity it is 0.
+    """
+    finite = gap.masked_fill(gap.isneginf(), -_LARGEST_LOG).masked_fill(gap.isposinf(), _LARGEST_LOG)
+    return finite + (finite.detach().clamp(-_LARGEST_LOG, _LARGEST_LOG) - finite.detach())
 
 
 def _clip_losses(

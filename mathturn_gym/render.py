@@ -33,6 +33,8 @@ _END: Final = {
     StopReason.SOLVED: "solved",
     StopReason.TURNS: "all turns used",
     StopReason.CONTEXT: "context budget used up",
+    StopReason.TOKENS: "token budget used up",
+    StopReason.TIME: "time budget used up",
 }
 
 

@@ -64,13 +64,21 @@ class Status(StrEnum):
 class StopReason(StrEnum):
     """Why an episode ended.
 
-    `SOLVED` and `TURNS` terminate it; `CONTEXT` truncates it (the next feedback would not have fitted in the
-    context budget, or the prompt itself did not).
+    `SOLVED` and `TURNS` terminate it. The others truncate it: `CONTEXT` (the next feedback would not have fitted in the
+    context budget, or the prompt itself did not), `TOKENS` and `TIME` (`max_episode_tokens` are sampled,
+    `max_episode_seconds` are over).
     """
 
     SOLVED = "solved"
     TURNS = "turns"
     CONTEXT = "context"
+    TOKENS = "tokens"
+    TIME = "time"
+
+    @property
+    def truncates(self) -> bool:
+        """True where the episode could have gone on."""
+        return self not in (StopReason.SOLVED, StopReason.TURNS)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -172,8 +180,9 @@ class Verdict:
         answer: The text that was taken as the answer, or None.
         span: Its place in the response, `response[start:end]`, or None.
         gold: The accepted answer it was compared with last, or None.
-        tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"custom"`: a function of the
-            user's; `"error"`: none, the user's verifier raised), or None.
+        tier: Which part of the verifier decided (`"exact"`, `"rational"`, `"symbolic"` …; `"judge"`: a judge that was asked
+            where they could not, see `mathturn_gym.verifier.judge`; `"custom"`: a function of the user's; `"error"`: none,
+            the user's verifier raised), or None.
         rule: What found the answer in the response (`"box"`, `"tag"`, `"hash"`, `"phrase"`, `"whole"`, `"formula"`, `"line"`,
             `"number"`; `"answer"` where the text was given as one), or None.
         seconds: Time it took; not part of equality, so that a verdict is reproducible.
@@ -211,6 +220,11 @@ class Verdict:
     def is_verifier_error(self) -> bool:
         """True where a verifier of the user's raised on this turn: nothing is known of the answer."""
         return self.tier == "error"
+
+    @property
+    def is_judged(self) -> bool:
+        """True where a judge decided, and not the verifier itself."""
+        return self.tier == "judge"
 
     @property
     def value(self) -> float:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import functools
 import inspect
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -16,9 +13,11 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_c
 from weakref import WeakValueDictionary
 
 from mathturn_gym._calls import check_takes, name_of, place_of, positional_parameters
+from mathturn_gym._event_loop import awaited_together
 from mathturn_gym.errors import InvalidValueError, MathTurnError, UserFunctionError, raise_unknown_name
 from mathturn_gym.types import Gold, Status, TurnContext, Verdict
 from mathturn_gym.verifier import ExtractionPolicy, Verifier
+from mathturn_gym.verifier.judge import JudgedVerifier
 
 __all__ = ["BatchVerifier", "TurnVerifier", "VerifierLike", "get_verifier"]
 
@@ -43,6 +42,10 @@ class BatchVerifier(Protocol):
         ...
 
 
+class _TurnsVerifier(Protocol):
+    def verify_turns(self, contexts: Sequence[TurnContext]) -> Sequence[Verdict | bool | float]: ...
+
+
 class _SingleVerifier(Protocol):
     def verify(self, response: str, gold: Gold) -> Verdict | bool | float: ...
 
@@ -51,9 +54,7 @@ Answer: TypeAlias = Verdict | bool | float
 VerifierFunction: TypeAlias = (
     "Callable[[str, Gold], Answer | Awaitable[Answer]] | Callable[[TurnContext], Answer | Awaitable[Answer]]"
 )
-VerifierLike: TypeAlias = (
-    "Verifier | BatchVerifier | _SingleVerifier | VerifierFunction | TurnVerifier | ExtractionPolicy | None"
-)
+VerifierLike: TypeAlias = "Verifier | BatchVerifier | _TurnsVerifier | _SingleVerifier | VerifierFunction | TurnVerifier | ExtractionPolicy | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class TurnVerifier:
 
     A verifier is one of
 
-    * an object with `verify_batch(responses, golds)` (such as `Verifier`), which gets all turns of a call at once;
+    * an object with `verify_turns(contexts)` (such as `JudgedVerifier`), which gets all turns of a call at once, as
+      `TurnContext`s, or with `verify_batch(responses, golds)` (such as `Verifier`), which gets their texts;
     * an object with `verify(response, gold)`, or a function `(response, gold)`, called for one turn after the other;
     * a function `(context)` of a `TurnContext`: one that has a single parameter, or whose first one is called `context` or
       annotated as `TurnContext`;
@@ -95,6 +97,7 @@ class TurnVerifier:
         self.verifier = verifier
         self._answered, self._failures = False, 0
         self._batch: Callable[..., Any] | None = getattr(verifier, "verify_batch", None)
+        self._turns: Callable[..., Any] | None = getattr(verifier, "verify_turns", None)
         if (
             isinstance(verifier, Verifier)
             and _overrides(verifier, "verify")
@@ -103,6 +106,10 @@ class TurnVerifier:
             self._batch = None  # a subclass that judges single responses its own way means them all
         self._call: Callable[..., Any] | None = None
         self._form: Literal["pair", "context"] = "pair"
+        if self._turns is not None:
+            check_takes("verifier.verify_turns", self._turns, "contexts")
+            self._batch = self._turns
+            return
         if self._batch is not None:
             check_takes("verifier.verify_batch", self._batch, "responses", "golds")
             return
@@ -126,7 +133,7 @@ class TurnVerifier:
 
     @property
     def runs_beside(self) -> bool:
-        """True where it may work in another thread: objects with `verify_batch`, and coroutine functions.
+        """True where it may work in another thread: objects that get all turns at once, and coroutine functions.
 
         A plain function may rely on the thread that calls it (time limits made of signals work in the main thread alone).
         """
@@ -211,11 +218,14 @@ class TurnVerifier:
         """
         assert self._batch is not None
         try:
-            found = self._batch([c.response for c in contexts], [c.problem.gold for c in contexts])
+            if self._turns is None:
+                found = self._batch([c.response for c in contexts], [c.problem.gold for c in contexts])
+            else:
+                found = self._turns(contexts)
             if inspect.isawaitable(found):
                 (found,) = _gathered([found])
         except Exception as error:
-            if isinstance(self.verifier, Verifier) and isinstance(error, MathTurnError):
+            if isinstance(self.verifier, (Verifier, JudgedVerifier)) and isinstance(error, MathTurnError):
                 raise  # the workers do not start, a gold answer is no text: no response is the reason
             return _Raised(error)
         if isinstance(found, _Raised):
@@ -223,7 +233,7 @@ class TurnVerifier:
         answers = list(found) if isinstance(found, Iterable) else []
         if len(answers) != len(contexts):
             raise InvalidValueError(
-                f"verify_batch of verifier {self.name} must return {len(contexts)} answers for as many responses, got"
+                f"{'verify_batch' if self._turns is None else 'verify_turns'} of verifier {self.name} must return {len(contexts)} answers for as many responses, got"
                 f" {found!r}"
             )
         return answers
@@ -359,74 +369,11 @@ def _gathered(results: Sequence[Any]) -> list[Any]:
     waiting = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
     if not waiting:
         return list(results)
-    try:
-        loop = _JUDGES.get()
-    except InvalidValueError:
-        for awaitable in waiting.values():  # or Python warns of coroutines that nobody awaited
-            getattr(awaitable, "close", lambda: None)()
-        raise
-
-    async def gather() -> list[Any]:
-        return await asyncio.gather(*waiting.values(), return_exceptions=True)
-
-    task = asyncio.run_coroutine_threadsafe(gather(), loop)
-    try:
-        found = task.result()
-    except BaseException:  # an interrupt, say: nobody will ask for the others
-        task.cancel()
-        raise
+    found = awaited_together(list(waiting.values()))
+    if found is None:
+        raise InvalidValueError(
+            "an async verifier has verified synchronously, in the event loop that it runs in, which would wait for itself:"
+            " await the judge that it calls, or step the environment in a thread (asyncio.to_thread)"
+        )
     answers = [_Raised(one) if isinstance(one, BaseException) else one for one in found]
     return [answers.pop(0) if i in waiting else result for i, result in enumerate(results)]
-
-
-class _JudgesLoop:
-    """One event loop for all async verifiers of a process, so that what they open (an HTTP client) can be used again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def get(self) -> asyncio.AbstractEventLoop:
-        """The loop; it starts when it is first needed.
-
-        Raises:
-            InvalidValueError: the caller runs in it, and would wait for itself.
-        """
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="async-judges", daemon=True)
-                self._thread.start()
-            if threading.current_thread() is self._thread:
-                raise InvalidValueError(
-                    "an async verifier has verified synchronously, in the event loop that it runs in, which would wait for"
-                    " itself: await the judge that it calls, or step the environment in a thread (asyncio.to_thread)"
-                )
-            return self._loop
-
-    def end(self) -> None:
-        """Ends the loop with its process."""
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=1.0)
-            if not self._loop.is_running():
-                self._loop.close()
-
-
-_JUDGES = _JudgesLoop()
-
-
-@atexit.register
-def _end_judges() -> None:
-    _JUDGES.end()
-
-
-def _renew_judges() -> None:
-    global _JUDGES
-    _JUDGES = _JudgesLoop()
-
-
-# A forked process inherits the loop, and not the thread that runs it.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_judges)

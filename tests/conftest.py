@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 from mathturn_gym._named_models import models_folder
+from mathturn_gym.seeding import uniforms
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -83,3 +90,133 @@ def browser() -> Iterator[Any]:
         chromium = playwright.chromium.launch(executable_path=executable, args=flags.split())
         yield chromium
         chromium.close()
+
+
+# ---- a server
+
+VOCAB, STOP = 50, 7
+
+
+class FakeServer(ThreadingHTTPServer):
+    """A real HTTP server on this machine that answers as vLLM does, or as badly as a test wants.
+
+    Completions are uniform over `VOCAB` ids, decided by prompt and seed; chats get what `says` returns. Everything it was asked
+    is kept.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.failures: list[int] = []  # statuses to answer with first
+        self.leave_out: tuple[str, ...] = ()
+        self.raw_logprobs, self.delay, self.finish = False, 0.0, ""
+        self.weights, self.active, self.most_active = "old", 0, 0
+        self.change: Callable[[dict[str, Any]], Any] = lambda choice: choice  # of a completion's choice
+        self.says: Callable[[list[dict[str, str]]], Any] = lambda messages: "?"  # of a chat's messages
+        self.headers: dict[str, str] = {}  # sent with failures
+        self.write: Callable[[Any, bytes], None] | None = None  # writes a completion's whole answer
+        self.authorizations: list[str | None] = []
+        self.lock = threading.Lock()
+        self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def completions(self) -> list[dict[str, Any]]:
+        return [body for path, body in self.asked if path == "/v1/completions" and body.get("top_k") != 1]
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if self.failures:
+            return self.failures.pop(0), {"error": "busy"}
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "fake"}]}
+        if path == "/collective_rpc":
+            self.weights = body["kwargs"]["weights_path"]
+            return 200, {"results": [None]}
+        if path == "/reset_prefix_cache":
+            return 200, None
+        if path == "/v1/chat/completions":
+            return 200, {"choices": [{"message": {"role": "assistant", "content": self.says(body["messages"])}}]}
+        if len(body["prompt"]) > 200:
+            return 400, {"error": "the prompt is longer than max_model_len"}
+        if (
+            body.get("top_k") == 1 and len(body["prompt"]) and body["max_tokens"] == 1
+        ):  # the policy's own first question
+            return 200, {"choices": [self.choice(body)]}
+        return 200, {"choices": [self.change(self.choice(body))]}
+
+    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        seed = sum((i + 1) * j for i, j in enumerate(body["prompt"])) * 7919 + body.get("seed", 0)
+        ids = np.floor(uniforms(seed, body["max_tokens"]) * VOCAB).astype(int).tolist()
+        if STOP in ids:
+            ids = ids[: ids.index(STOP) + 1]
+        certain = body["top_k"] == 1 and not self.raw_logprobs
+        choice = {
+            "finish_reason": self.finish or ("stop" if ids[-1] == STOP else "length"),
+            "token_ids": ids,
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"token_logprobs": [0.0 if certain else -float(np.log(VOCAB))] * len(ids)},
+            "text": "?",
+        }
+        return {key: value for key, value in choice.items() if key not in self.leave_out}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FakeServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        with self.server.lock:
+            self.server.asked.append((self.path, body))
+            self.server.authorizations.append(self.headers.get("Authorization"))
+            self.server.active += 1
+            self.server.most_active = max(self.server.most_active, self.server.active)
+        time.sleep(self.server.delay)
+        with self.server.lock:
+            status, answer = self.server.answer(self.path, body)
+            self.server.active -= 1
+        content = b"" if answer is None else json.dumps(answer).encode()
+        probe = body.get("top_k") == 1 and body.get("max_tokens") == 1
+        with suppress(ConnectionError):  # who cancels does not wait for the answer
+            if self.server.write is not None and self.path == "/v1/completions" and not probe:
+                self.close_connection = True
+                self.server.write(self.wfile, content)
+                return
+            self.send_response(status)
+            for name, value in self.server.headers.items() if status >= 300 else ():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def log_message(self, *args: Any) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def make_server() -> Iterator[Callable[[], FakeServer]]:
+    servers: list[FakeServer] = []
+
+    def make() -> FakeServer:
+        servers.append(FakeServer())
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def server(make_server: Callable[[], FakeServer]) -> FakeServer:
+    return make_server()

@@ -213,6 +213,40 @@ def test_an_action_may_overrun_the_budget_it_was_told() -> None:
     assert len(obs) > env.max_context_tokens
 
 
+def test_sampled_tokens_have_a_budget_over_all_turns() -> None:
+    env = MathMultiTurnEnv([ONE], num_turns=5, max_completion_tokens=6, max_episode_tokens=10)
+    obs, info = env.reset(seed=0)
+    assert info["completion_budget"] == 6
+    obs, _, _, truncated, info = env.step(np.full(6, 5, np.int64))
+    assert (truncated, info["completion_budget"], info["stop_reason"]) == (False, 4, None)
+    again = MathMultiTurnEnv([ONE], num_turns=5, max_completion_tokens=6, max_episode_tokens=10)
+    assert again.set_state(env.get_state())[1]["completion_budget"] == 4
+    for twin in (env, again):
+        after, reward, terminated, truncated, info = twin.step(np.full(4, 5, np.int64))
+        assert (terminated, truncated, reward) == (False, True, -1.0)
+        assert (info["stop_reason"], info["feedback"], info["completion_budget"]) == ("tokens", "", 0)
+        assert np.array_equal(after, np.concatenate([obs, np.full(4, 5)]))
+    one = MathMultiTurnEnv([ONE], num_turns=1, max_completion_tokens=6, max_episode_tokens=3)
+    one.reset(seed=0)
+    assert one.step(np.full(3, 5, np.int64))[2:4] == (True, False), "its last turn is its last, whatever it took"
+
+
+def test_an_episode_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("mathturn_gym.env.time.monotonic", lambda: now[0])
+    env = MathMultiTurnEnv([ONE], num_turns=5, max_episode_seconds=3.0)
+    env.reset(seed=0)
+    for passed, over in ((2.0, False), (0.9, False), (0.2, True)):
+        now[0] += passed
+        _, _, terminated, truncated, info = env.step(np.zeros(1, np.int64))
+        assert (terminated, truncated, info["stop_reason"]) == (False, over, "time" if over else None)
+    env.reset()
+    assert not env.step(np.zeros(1, np.int64))[3], "the next episode has a time of its own"
+    for name, value in (("max_episode_tokens", 0), ("max_episode_seconds", -1.0)):
+        with pytest.raises(InvalidValueError, match=name):
+            MathMultiTurnEnv([ONE], **{name: value})  # type: ignore[arg-type]
+
+
 def test_the_last_turn_terminates_even_where_the_context_is_full() -> None:
     env = MathMultiTurnEnv([ONE], num_turns=1, max_completion_tokens=50, max_context_tokens=20)
     env.reset(seed=0)

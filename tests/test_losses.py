@@ -282,6 +282,78 @@ def test_a_kl_weight_for_each_turn_holds_the_first_and_lets_the_others_go() -> N
         assert gradient(out.loss, p, batch) == [round(weight / 4, 5) for weight in expected]
 
 
+RATIOS: list[Any] = ["token", "turn", "sequence", "product"]
+
+
+@pytest.mark.parametrize("gap", [60.0, 100.0, 1e6])
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("objective", ["clip", "policy_gradient"])
+def test_log_ratios_of_any_size_leave_the_gradient_finite(objective: Any, ratio: Any, gap: float) -> None:
+    """float32, where exp(88.8) is infinite; advantages of both signs, and 0, which times infinity is NaN."""
+    batch = batch_of(made([[0.5] * 2, [0.5], [0.5]], [1.0, 0.0, -1.0]), made([[0.5], [0.5]], [2.0, 0.0], index=1))
+    for sign in (1, -1):
+        p = (batch.behavior_logprobs + sign * gap).float().requires_grad_()
+        out = policy_loss(
+            p, batch, objective=objective, ratio=ratio, reference_logprobs=batch.behavior_logprobs, kl_weight=0.1
+        )
+        (found,) = torch.autograd.grad(out.loss, p)
+        assert found.isfinite().all(), found
+        assert all(math.isfinite(value) for value in out.metrics().values()), out.metrics()
+        assert torch.nn.utils.get_total_norm([found]).isfinite()
+
+
+def test_a_gradient_that_clipping_discards_is_0_whatever_the_ratio() -> None:
+    batch = batch_of(made([[0.5], [0.5]], [1.0, -1.0]))
+    p = (batch.behavior_logprobs + 100.0).float().requires_grad_()
+    assert gradient(policy_loss(p, batch, ratio="token").loss, p, batch)[0] == 0.0
+    low = (batch.behavior_logprobs - 100.0).float().requires_grad_()
+    assert gradient(policy_loss(low, batch, ratio="token").loss, low, batch)[1] == 0.0
+
+
+def test_a_product_over_many_tokens_is_a_number() -> None:
+    batch = batch_of(made([[0.5] * 80], [1.0]), made([[0.5] * 80], [-1.0], index=1))
+    p = (batch.behavior_logprobs + 2.0).float().requires_grad_()
+    out = policy_loss(p, batch, ratio="product", normalization="sequence")
+    (found,) = torch.autograd.grad(out.loss, p)
+    assert found.isfinite().all()
+    assert (found[1][batch.loss_mask[1]] > 0).all(), "what was bad is still pushed down"
+
+
+@pytest.mark.parametrize("kl", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_an_id_that_is_impossible_now_has_no_gradient(ratio: Any, kl: Any) -> None:
+    """Its logit is -inf: a grammar or a top-k forbids what was sampled without it."""
+    episode = synthetic_episode(0, 0, [3, 2], prompt=2, vocab_size=4)
+    batch = pack([episode], advantages=[[1.0, -1.0]])
+    logits = torch.zeros(*batch.input_ids.shape, 5, requires_grad=True)
+    forbidden = torch.zeros(*batch.input_ids.shape, 5, dtype=torch.bool)
+    first = int(batch.loss_mask[0].nonzero()[0])
+    forbidden[0, first - 1, batch.input_ids[0, first]] = True
+    logprobs, _ = token_logprobs(logits.masked_fill(forbidden, -math.inf), batch)
+    assert logprobs[0, first].item() == -math.inf
+    objectives: list[Any] = ["clip", "policy_gradient"]
+    for objective in objectives:
+        out = policy_loss(
+            logprobs,
+            batch,
+            objective=objective,
+            ratio=ratio,
+            reference_logprobs=batch.behavior_logprobs,
+            kl_weight=0.1,
+            kl=kl,
+        )
+        (found,) = torch.autograd.grad(out.loss, logits, retain_graph=True)
+        assert out.loss.isfinite()
+        assert found.isfinite().all()
+        assert (found[0, first - 1] == 0).all()
+        assert found.abs().sum() > 0, "the other ids have theirs"
+
+
+def test_a_log_prob_that_is_no_number_is_not_hidden() -> None:
+    batch = batch_of(made([[0.5], [0.5]], [1.0, -1.0]))
+    assert policy_loss(torch.full_like(batch.behavior_logprobs, math.nan), batch).loss.isnan()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_empty_loss_mask_gives_zero_not_nan(layout: Any) -> None:
     batch = pack([synthetic_episode(0, i, [0], group="g") for i in range(2)], layout)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from mathturn_gym._files import locked
+from mathturn_gym._files import append_block
 
 __all__ = ["LoggedTurn", "TrajectoryLog", "file_stem", "write_original_logs"]
 
@@ -157,26 +157,6 @@ def file_stem(qid: str) -> str:
         return name
     digest = hashlib.blake2b(qid.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{name[: _LONGEST_STEM - 40]}%~{digest}"
-
-
-def append_block(path: Path, text: str) -> None:
-    """Appends a text in one piece: other writers of the file wait, and a write that fails leaves no half of it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    data = text.encode("utf-8", "backslashreplace")
-    with locked(path, wait=True):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-        try:
-            size, done = os.fstat(descriptor).st_size, 0
-            while done < len(data):
-                done += os.write(descriptor, data[done:])
-        except OSError:
-            os.ftruncate(descriptor, size)
-            raise
-        finally:
-            os.close(descriptor)
 
 
 def _record(turn: LoggedTurn) -> dict[str, Any]:

@@ -4,9 +4,10 @@ mask_cut_off          answers that their budget cut off are not learned from (DA
                       2025, arXiv:2503.14476, section 3.4)
 recompute_logprobs    ratios are taken to what the *trainer's* pass gives the policy as it is, not to what the
                       sampler noted: kernels and precision differ between the two
-importance_cap        what the sampler did otherwise is corrected by the truncated importance weight
-                      min(p_trainer / p_sampler, cap) (Yao et al. 2025, "Your efficient RL framework secretly brings
-                      you off-policy RL training"; truncation: Espeholt et al. 2018, arXiv:1802.01561)
+importance_cap        what the sampler did otherwise is corrected by the importance weight p_trainer / p_sampler of a
+                      token, a turn or a whole sequence; a weight over the cap becomes the cap ("clip": Yao et al.
+                      2025, "Your efficient RL framework secretly brings you off-policy RL training"; Espeholt et al.
+                      2018, arXiv:1802.01561) or 0 ("mask")
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mathturn_gym.baselines._rows import episode_of_rows
 if TYPE_CHECKING:
     from mathturn_gym.baselines._session import Metrics
     from mathturn_gym.baselines._trainer import Trainer
+    from mathturn_gym.baselines.settings import ImportanceLevel
     from mathturn_gym.packing import PackedBatch
 
 __all__ = ["corrected", "without_cut_off"]
@@ -50,9 +52,26 @@ def corrected(batch: PackedBatch, trainer: Trainer) -> tuple[PackedBatch, Metric
     if options.importance_cap is not None:
         # A constant weight of a token's loss is the same as a weight of its advantage: clipping compares r * A with
         # clamp(r) * A, and both are multiplied by it.
-        changes["advantages"] = batch.advantages * gap.exp().clamp(max=options.importance_cap)
-        figures["importance_capped"] = float((found.exp() > options.importance_cap).float().mean())
+        weights = importance_weights(found, batch, options.importance_level)
+        over = weights > options.importance_cap
+        held = torch.where(over, options.importance_cap if options.importance_mode == "clip" else 0.0, weights)
+        changes["advantages"] = batch.advantages.masked_scatter(
+            batch.loss_mask, (batch.advantages[batch.loss_mask] * held).to(batch.advantages.dtype)
+        )
+        figures["importance_capped"] = float(over.float().mean())
     return batch.replace_tensors(changes), figures
+
+
+def importance_weights(gap: torch.Tensor, batch: PackedBatch, level: ImportanceLevel) -> torch.Tensor:
+    """What each trained token's loss is multiplied by, not yet held at a cap.
+
+    Args:
+        gap: Float (M,), log p_trainer - log p_sampler of each trained token, in the order of the loss mask.
+        batch: Whose tokens these are.
+        level: "token"; or all tokens of a turn or of an episode have the product of their ratios.
+    """
+    count, segment = batch.segments(level)
+    return gap.new_zeros(count).index_add(0, segment, gap).exp()[segment]
 
 
 def without_cut_off(batch: PackedBatch) -> PackedBatch:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from mathturn_gym.baselines.settings import Optimization
+from mathturn_gym.errors import MissingDependencyError
 
 __all__ = ["Optimizer"]
 
@@ -58,8 +59,7 @@ class Optimizer:
         most = math.inf if self._max_norm is None else self._max_norm
         norm = float(_whole(torch.nn.utils.clip_grad_norm_(self._named.values(), most)))
         if math.isfinite(norm):
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.learning_rate * rate
+            self._set_rate(self.learning_rate * rate)
             self._optimizer.step()
             self.steps += 1
         self._optimizer.zero_grad(set_to_none=True)
@@ -68,10 +68,11 @@ class Optimizer:
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
         """What the optimizer keeps per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER"."""
         return {
-            f"{name}.{kind}.{parameter_name}": _whole(tensor.detach()).cpu()
+            f"{name}.{kind}{part}.{parameter_name}": tensor.cpu()
             for parameter_name, parameter in self._named.items()
-            for kind, tensor in self._optimizer.state.get(parameter, {}).items()
-            if kind != _STEP and isinstance(tensor, torch.Tensor)
+            for kind, kept in self._optimizer.state.get(parameter, {}).items()
+            if kind != _STEP and isinstance(kept, torch.Tensor)
+            for part, tensor in _plain(kept).items()
         }
 
     def load(self, tensors: Mapping[str, torch.Tensor], name: str, steps: int) -> None:
@@ -88,27 +89,45 @@ class Optimizer:
                 if kind == _STEP:
                     state[kind] = torch.full_like(now, float(steps)) if isinstance(now, torch.Tensor) else steps
                 elif isinstance(now, torch.Tensor):
-                    saved = tensors.get(f"{name}.{kind}.{parameter_name}")
-                    if saved is None or saved.shape != now.shape:
-                        raise ValueError(
-                            f"no {kind} of {name} parameter {parameter_name} with shape {tuple(now.shape)}"
-                        )
-                    state[kind] = _like(saved, now)
+                    for part, there in _plain(now).items():
+                        found = tensors.get(f"{name}.{kind}{part}.{parameter_name}")
+                        if found is None or found.shape != there.shape:
+                            raise ValueError(
+                                f"no {kind}{part} of {name} parameter {parameter_name} with shape {tuple(there.shape)}"
+                            )
+                        if part:
+                            there.copy_(found)
+                        else:
+                            state[kind] = _like(found, now)
         self.steps = steps
 
     def _take_an_empty_step(self) -> None:
         """Makes the optimizer lay out its state, whatever kind it is: a step of size 0 along gradients of 0."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = 0.0
+        self._set_rate(0.0)
         for parameter in self._named.values():
             parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
+    def _set_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], torch.Tensor):  # of an optimizer whose step is compiled
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
 
 def _whole(tensor: Any) -> torch.Tensor:
     """A tensor of which every rank holds a part, in one piece; any other as it is."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[no-any-return]
+
+
+def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A tensor as such, by the name ""; one in blocks of 8 bits as what it consists of (".codes", ".scale", ...)."""
+    if hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "full_tensor"):
+        names, _ = tensor.__tensor_flatten__()
+        return {f".{name}": getattr(tensor, name).detach() for name in names}
+    return {"": _whole(tensor.detach())}
 
 
 def _like(saved: torch.Tensor, now: Any) -> torch.Tensor:
@@ -126,10 +145,23 @@ def _make(parameters: list[torch.nn.Parameter], rate: float, options: Optimizati
         return torch.optim.SGD(parameters, momentum=options.momentum or 0.0, **decay)
     if options.optimizer == "adafactor":
         return torch.optim.Adafactor(parameters, **decay)
-    return torch.optim.AdamW(
-        parameters,
-        betas=_BETAS if options.betas is None else options.betas,
-        eps=_EPS if options.eps is None else options.eps,
-        fused=True,  # of a small model, a loop over parameters would take a quarter of the backward pass
+    adam = {
+        "betas": _BETAS if options.betas is None else options.betas,
+        "eps": _EPS if options.eps is None else options.eps,
         **decay,
-    )
+    }
+    if options.optimizer == "adamw8bit":
+        return _adamw8bit()(parameters, **adam)  # type: ignore[no-any-return]
+    # Fused: of a small model, a loop over parameters would take a quarter of the backward pass.
+    return torch.optim.AdamW(parameters, fused=True, **adam)
+
+
+def _adamw8bit() -> Any:
+    """Torchao's class (moments in blocks with a scale each: Dettmers et al. 2022, arXiv:2110.02861)."""
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError as error:
+        raise MissingDependencyError(
+            "optimizer 'adamw8bit' needs torchao: pip install 'mathturn-gym[lowmem]'"
+        ) from error
+    return AdamW8bit

@@ -40,8 +40,9 @@ from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
 from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
 from mathturn_gym.decoding import PolicyConfig, load_policy, trained_logits, use_row_attention
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.losses import PolicyLoss, trained_logprobs
+from mathturn_gym.losses import PolicyLoss, kl_divergence, trained_logprobs
 from mathturn_gym.packing import PackedBatch, pack, select_rows
+from mathturn_gym.packing.selection import micro_batch_rows
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
@@ -102,7 +103,8 @@ class Trainer(Session):
         self._watch = DryWatch()
         if config.optimization.gradient_checkpointing:
             _checkpoint_gradients(self.model)
-        self._reference = self._make_reference() if self.algorithm.needs_reference else None
+        keeps_start = self.algorithm.needs_reference or config.optimization.log_kl
+        self._reference = self._make_reference() if keeps_start else None
         for module in (self.model, self._reference):
             if module is not None:
                 self.place(module)
@@ -392,7 +394,10 @@ class Trainer(Session):
 
     def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
         """A minibatch as the parts whose gradients are accumulated."""
-        accumulate = self.config.optimization.accumulate
+        accumulate, tokens = self.config.optimization.accumulate, self.config.optimization.micro_batch_tokens
+        if tokens is not None:
+            rows = micro_batch_rows(minibatch, max_tokens=tokens, keep_episodes=True, long_alone=True)
+            return [select_rows(minibatch, part) for part in rows]
         if accumulate == 1:
             return [minibatch]
         count = len(minibatch.facts)
@@ -406,8 +411,15 @@ class Trainer(Session):
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
-        for rows in np.array_split(np.arange(batch.num_rows), options.minibatches * options.accumulate):
-            yield rows, select_rows(batch, rows.tolist())
+        shares: Sequence[Sequence[int]]
+        if options.micro_batch_tokens is None:
+            count = min(options.minibatches * options.accumulate, batch.num_rows)
+            parts = np.array_split(np.arange(batch.num_rows), count)
+            shares = [part.tolist() for part in parts]
+        else:
+            shares = micro_batch_rows(batch, max_tokens=options.micro_batch_tokens, long_alone=True)
+        for rows in shares:
+            yield np.asarray(rows, np.int64), select_rows(batch, rows)
 
     def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor:
         """Float (B, T): log-probs of the trained tokens under the policy at the start, without a graph."""
@@ -490,6 +502,7 @@ class Trainer(Session):
     def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
         """Gradient steps over the batch; the mean of each step's figures. A batch that teaches nothing moves nothing."""
         learned = carries_signal(batch)
+        drift = self._drift(batch)
         batch, corrections = corrected(batch, self)
         figures: list[Metrics] = []
         self.model.train()
@@ -507,7 +520,15 @@ class Trainer(Session):
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
         means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
-        return {**means, **corrections, "skipped": float(not learned)}
+        return {**means, **corrections, **drift, "skipped": float(not learned)}
+
+    def _drift(self, batch: PackedBatch) -> Metrics:
+        """KL from the policy at the start, as the batch was sampled; nothing where the loss has it, or nobody asked."""
+        mask = batch.loss_mask
+        if not self.config.optimization.log_kl or np.any(self.algorithm.kl_weight) or not bool(mask.any()):
+            return {}
+        at_start = self.reference_logprobs(batch)
+        return {"kl": float(kl_divergence(batch.behavior_logprobs[mask], at_start[mask], "k3").mean())}
 
     def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
         """The rows that have a gradient: of a large model, nobody computes the others'.

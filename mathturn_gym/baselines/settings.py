@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "Budget", "Evaluation", "Optimization", "OptimizerName", "RunConfig", "Schedule", "suited_rate"]
 
 Schedule = Literal["constant", "linear", "cosine"]
-OptimizerName = Literal["adamw", "adafactor", "sgd"]
+OptimizerName = Literal["adamw", "adamw8bit", "adafactor", "sgd"]
+ImportanceLevel = Literal["token", "turn", "sequence"]
+ImportanceMode = Literal["clip", "mask"]
 _PRECISIONS: Final = ("float32", "bfloat16")
 
 _OPTIMIZER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "adamw": ("betas", "eps"),
+    "adamw8bit": ("betas", "eps"),
     "adafactor": (),
     "sgd": ("momentum",),
 }
@@ -136,10 +139,11 @@ class Optimization:
         schedule: "constant", or how the learning rate falls over the run's budget of tokens or episodes.
         warmup: Iterations over which the learning rate rises from near zero. Adam's first steps are as long as its
             later ones, with nothing known yet of the gradients' sizes, and cost accuracy.
-        optimizer: "adamw", "adafactor" (little memory), or "sgd".
-        weight_decay: Decoupled for "adamw".
-        betas: "adamw": decay of the gradients' and the squared gradients' running means; None is (0.9, 0.95).
-        eps: "adamw": None is 1e-5. Tokens that are hardly ever sampled have tiny gradients; with torch's 1e-8 AdamW
+        optimizer: "adamw", "adamw8bit" (its two moments in 8 bits a number instead of 32; needs torchao), "adafactor"
+            (hardly any state), or "sgd".
+        weight_decay: Decoupled for "adamw" and "adamw8bit".
+        betas: "adamw", "adamw8bit": decay of the gradients' and the squared gradients' running means; None is (0.9, 0.95).
+        eps: "adamw", "adamw8bit": None is 1e-5. Tokens that are hardly ever sampled have tiny gradients; with torch's 1e-8 AdamW
             would move their embeddings as far per step as all others, and the answers' format drifts.
         momentum: "sgd": None is 0.
         max_grad_norm: Gradients are scaled down to this norm; None leaves them as they are.
@@ -150,6 +154,8 @@ class Optimization:
         minibatches: Parts that a batch is split into, each of which is one gradient step.
         epochs: Passes over a batch, each split anew.
         accumulate: Parts that a minibatch is split into, whose gradients are added up: less memory, the same step.
+        micro_batch_tokens: Or: the most ids of such a part (rows times the longest), so that memory is bounded however
+            long episodes become, and rows of like length go together. An episode that is longer is a part by itself.
         precision: "float32", or "bfloat16" for autocast around sampling and training (weights keep their own type).
         gradient_checkpointing: Compute a layer's activations again in the backward pass instead of keeping them.
         mask_cut_off: Do not learn from answers that their budget cut off (DAPO's overlong filtering).
@@ -157,6 +163,12 @@ class Optimization:
             not to those of the sampler; None does so where half precision has sampled, or a correction needs them.
         importance_cap: Correct for what the sampler did otherwise by importance weights, none larger than this
             (2 is usual); None does not.
+        importance_level: What has a weight: "token", "turn" or "sequence" (the product over its tokens: unbiased for
+            what was said as a whole, and of higher variance the longer that is).
+        importance_mode: What becomes of a weight over the cap: "clip" sets it to the cap, "mask" to 0, which leaves
+            what the sampler would hardly have said out of the loss.
+        log_kl: Log the KL from the policy at the start also where no loss has a weight for it: one more pass
+            over a batch, and without LoRA a second copy of the weights.
 
     Raises:
         InvalidValueError: a value outside its range, or an option that this optimizer or schedule does not read.
@@ -177,11 +189,15 @@ class Optimization:
     minibatches: int = 1
     epochs: int = 1
     accumulate: int = 1
+    micro_batch_tokens: int | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
     mask_cut_off: bool = False
     recompute_logprobs: bool | None = None
     importance_cap: float | None = None
+    importance_level: ImportanceLevel = "token"
+    importance_mode: ImportanceMode = "clip"
+    log_kl: bool = False
 
     def __post_init__(self) -> None:
         """Checks every field, and those that go together."""
@@ -189,10 +205,12 @@ class Optimization:
             ("schedule", get_args(Schedule)),
             ("optimizer", get_args(OptimizerName)),
             ("precision", _PRECISIONS),
+            ("importance_level", get_args(ImportanceLevel)),
+            ("importance_mode", get_args(ImportanceMode)),
         ):
             if getattr(self, name) not in allowed:
                 raise_unknown_name(f"optimization.{name}", getattr(self, name), allowed)
-        for name in ("gradient_checkpointing", "mask_cut_off", "recompute_logprobs"):
+        for name in ("gradient_checkpointing", "mask_cut_off", "recompute_logprobs", "log_kl"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "recompute_logprobs" and value is None):
                 raise InvalidValueError(f"optimization.{name} must be true or false, got {value!r}")
@@ -207,6 +225,8 @@ class Optimization:
     def _check_numbers(self) -> None:
         for name in ("batch_episodes", "minibatches", "epochs", "accumulate"):
             check_int(f"optimization.{name}", getattr(self, name), low=1)
+        if self.micro_batch_tokens is not None:
+            check_int("optimization.micro_batch_tokens", self.micro_batch_tokens, low=1)
         for name in ("warmup", "dynamic_sampling"):
             check_int(f"optimization.{name}", getattr(self, name), low=0)
         for name in ("learning_rate", "final_learning_rate", "weight_decay"):
@@ -240,6 +260,14 @@ class Optimization:
             raise InvalidValueError(
                 "optimization.final_learning_rate is not read by schedule 'constant': choose 'linear' or 'cosine'"
             )
+        if self.micro_batch_tokens is not None and self.accumulate != 1:
+            raise InvalidValueError(
+                f"optimization.accumulate ({self.accumulate}) and micro_batch_tokens ({self.micro_batch_tokens}) both say how"
+                " a minibatch is split: give one of them"
+            )
+        for name, default in (("importance_level", "token"), ("importance_mode", "clip")):
+            if getattr(self, name) != default and self.importance_cap is None:
+                raise InvalidValueError(f"optimization.{name} is not read without an importance_cap")
         if self.importance_cap is not None and self.recompute_logprobs is False:
             raise InvalidValueError(
                 "optimization.importance_cap needs recomputed log-probs: leave recompute_logprobs out"

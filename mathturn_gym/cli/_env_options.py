@@ -38,6 +38,8 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "num_turns": (int, "Turns of an episode.", ()),
     "max_completion_tokens": (int, "The most tokens of one answer.", ()),
     "max_context_tokens": (int, "Budget for the whole context, in tokens.", ()),
+    "max_episode_tokens": (int, "Budget of sampled tokens for all turns of an episode.", ()),
+    "max_episode_seconds": (float, "Budget of wall-clock time for an episode.", ()),
     "stop_on_success": (bool, "End an episode at its first right answer.", ()),
     "feedback": (str, f"Feedback mode, {_CALLABLE}.", ()),
     "verifier": (str, f"Where answers are looked for: boxed, marked or lenient; {_CALLABLE}.", ()),

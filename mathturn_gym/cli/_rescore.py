@@ -13,9 +13,11 @@ from rich.table import Table
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
 if TYPE_CHECKING:
+    from mathturn_gym.types import Verdict
     from mathturn_gym.verifier import Verifier
+    from mathturn_gym.verifier.judge import JudgedVerifier
 
-__all__ = ["Answer", "Judge", "changes_table", "compared_with", "is_log", "judged", "read_answers"]
+__all__ = ["Answer", "Judge", "changes_table", "compared_with", "is_log", "judged", "read_answers", "verdicts_of"]
 
 _STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")
 Judge = Callable[[Sequence["Answer"]], list[dict[str, Any]]]
@@ -31,6 +33,7 @@ class Answer:
         gold: The accepted answers.
         kind: `response`, or `answer` where the text is the answer.
         recorded: What the file says of it: `status`, and perhaps `answer` and `reason`; None where it says nothing.
+        prompt: The problem's text, "" where the file has none; a judge is shown it.
     """
 
     id: str
@@ -38,6 +41,7 @@ class Answer:
     gold: tuple[str, ...]
     kind: str = "response"
     recorded: dict[str, Any] | None = None
+    prompt: str = ""
 
 
 def is_log(path: Path) -> bool:
@@ -66,6 +70,7 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
         left_out += one.left_out
         for number, episode in enumerate(one.episodes):
             name = f"{episode.problem_id}#{number if episode.index is None else episode.index}"
+            asked = next((message.text or "" for message in episode.messages if message.role == "user"), "")
             said = [message for message in episode.messages if message.role == "assistant"]
             for turn, message in enumerate(said):
                 verdict = message.verdict
@@ -79,7 +84,7 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
                     recorded = {"status": verdict.status.value, "answer": verdict.answer, "reason": verdict.reason}
                 elif len(said) == 1 and episode.solved is not None:
                     recorded = {"status": "right" if episode.solved else "wrong"}
-                answers.append(Answer(f"{name}/{turn}", message.text, tuple(gold), recorded=recorded))
+                answers.append(Answer(f"{name}/{turn}", message.text, tuple(gold), recorded=recorded, prompt=asked))
     if not answers:
         raise ProblemFileError(
             f"{path} holds no answer that can be judged again"
@@ -117,24 +122,29 @@ def compared_with(name: str, verifier: Verifier) -> Judge:
     return lambda answers: judged(other, answers)
 
 
-def judged(verifier: Verifier, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def judged(verifier: Verifier | JudgedVerifier, answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """What a verifier of ours says, in the order of the answers."""
-    found: list[dict[str, Any]] = [{}] * len(answers)
+    return [
+        {"status": one.status.value, "answer": one.answer, "reason": one.reason, "rule": one.rule}
+        for one in verdicts_of(verifier, answers)
+    ]
+
+
+def verdicts_of(verifier: Verifier | JudgedVerifier, answers: Sequence[Answer]) -> list[Verdict]:
+    """Verdicts of answers of both kinds, in their order."""
+    from mathturn_gym.verifier import Verifier
+
+    found: dict[int, Verdict] = {}
     for kind in ("response", "answer"):
         places = [index for index, one in enumerate(answers) if one.kind == kind]
-        verdicts = verifier.verify_batch(
-            [answers[i].response for i in places],
-            [answers[i].gold for i in places],
-            kind=kind,
-        )
-        for place, verdict in zip(places, verdicts, strict=True):
-            found[place] = {
-                "status": verdict.status.value,
-                "answer": verdict.answer,
-                "reason": verdict.reason,
-                "rule": verdict.rule,
-            }
-    return found
+        texts, golds = [answers[i].response for i in places], [answers[i].gold for i in places]
+        if isinstance(verifier, Verifier):
+            verdicts = verifier.verify_batch(texts, golds, kind=kind)
+        else:
+            prompts = [answers[i].prompt for i in places]
+            verdicts = verifier.verify_batch(texts, golds, kind=kind, prompts=prompts)
+        found.update(zip(places, verdicts, strict=True))
+    return [found[place] for place in range(len(answers))]
 
 
 def _recorded(answers: Sequence[Answer]) -> list[dict[str, Any]]:

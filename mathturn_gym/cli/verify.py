@@ -17,13 +17,14 @@ from rich.table import Table
 from mathturn_gym._files import storage_errors, write_atomically
 from mathturn_gym._json import parse_json
 from mathturn_gym._terminal import terminal
-from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers
+from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers, verdicts_of
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
 if TYPE_CHECKING:
     from mathturn_gym.types import Verdict
     from mathturn_gym.verifier import Verifier
     from mathturn_gym.verifier.audit import AuditReport, Case
+    from mathturn_gym.verifier.judge import JudgedVerifier
 
 __all__ = ["verify"]
 
@@ -81,6 +82,24 @@ def verify(
     ] = None,
     limit: Annotated[int | None, typer.Option(help="With --audit: only so many cases, spread over the file.")] = None,
     show_wrong: Annotated[int, typer.Option(help="With --audit: print so many misjudged cases a verifier.")] = 0,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            help="Who is asked where the verifier cannot decide: the http(s) URL of an OpenAI-compatible server (with "
+            "--judge-model), or package.module:function. Nobody by default."
+        ),
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="The judge's name on its server.")] = None,
+    judge_key_env: Annotated[str | None, typer.Option(help="The environment variable that holds its API key.")] = None,
+    judge_budget: Annotated[int, typer.Option(help="The most questions that it is asked.")] = 1000,
+    judge_cache: Annotated[Path | None, typer.Option(help="A file in which its answers are remembered.")] = None,
+    judge_against: Annotated[
+        str | None,
+        typer.Option(
+            help="Ask it also where this verifier says otherwise: a policy, a form, math-verify, trl or "
+            "package.module:function."
+        ),
+    ] = None,
 ) -> None:
     r"""Judge an answer, a file of answers, or a verifier.
 
@@ -95,7 +114,7 @@ def verify(
         return
     from mathturn_gym.verifier import Verifier
 
-    judge = Verifier(
+    plain = Verifier(
         form or "evaluated",  # type: ignore[arg-type]  # checked there
         timeout,
         memory_mb,
@@ -104,22 +123,72 @@ def verify(
         rel_tol=rel_tol,
         decimals=decimals,
     )
-    with judge:
+    options = {"model": judge_model, "key_env": judge_key_env, "cache": judge_cache, "against": judge_against}
+    with _with_judge(plain, judge, judge_budget, **options) as chosen:
         if file is not None:
             if response is not None or gold:
                 raise InvalidValueError("give either RESPONSE with --gold, or --file")
             log = is_log(file)
             if log or against is not None:
-                _rescore(judge, file, log, against or "recorded", out, kind, show_changed)
+                _rescore(chosen, file, log, against or "recorded", out, kind, show_changed)
             else:
-                _judge_file(judge, file, out, kind)
+                _judge_file(chosen, file, out, kind)
+            _tell_share(chosen)
             return
         if against is not None:
             raise InvalidValueError("--against needs --file")
         if response is None or not gold:
             raise InvalidValueError("RESPONSE and --gold are needed (or --file, or --audit)")
-        verdict = judge.verify(response, gold, kind=kind)  # type: ignore[arg-type]  # checked there
+        verdict = chosen.verify(response, gold, kind=kind)  # type: ignore[arg-type]  # checked there
     _print_verdict(verdict, as_json)
+    _tell_share(chosen)
+
+
+def _with_judge(verifier: Verifier, judge: str | None, budget: int, **options: Any) -> Verifier | JudgedVerifier:
+    """The verifier, with the judge that the command line names.
+
+    Raises:
+        InvalidValueError: options of a judge without a judge, or of a server without one.
+    """
+    given = [f"--judge-{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if judge is None:
+        if given:
+            raise InvalidValueError(f"{', '.join(given)} needs --judge")
+        return verifier
+    from mathturn_gym.verifier.judge import JudgedVerifier, ServerJudge
+
+    asked: ServerJudge | str = judge
+    if judge.startswith(("http://", "https://")):
+        if options["model"] is None:
+            raise InvalidValueError("--judge with a URL needs --judge-model, the model's name on that server")
+        asked = ServerJudge(judge, options["model"], api_key_env=options["key_env"])
+    elif options["model"] is not None or options["key_env"] is not None:
+        raise InvalidValueError("--judge-model and --judge-key-env are for a --judge that is a server's URL")
+    against = None if options["against"] is None else _Against(options["against"], verifier)
+    return JudgedVerifier(asked, verifier, against=against, budget=budget, cache=options["cache"])
+
+
+class _Against:
+    """The other verifier of `--judge-against`, called with many answers at once."""
+
+    def __init__(self, name: str, verifier: Verifier) -> None:
+        self._judge = compared_with(name, verifier)
+
+    def verify_batch(self, responses: Sequence[str], golds: Sequence[str | Sequence[str]]) -> list[bool]:
+        answers = [
+            Answer(str(place), response, (gold,) if isinstance(gold, str) else tuple(gold))
+            for place, (response, gold) in enumerate(zip(responses, golds, strict=True))
+        ]
+        return [verdict["status"] == "right" for verdict in self._judge(answers)]
+
+
+def _tell_share(verifier: Verifier | JudgedVerifier) -> None:
+    """What a judge decided, to standard error; nothing where none was named."""
+    from mathturn_gym.verifier.judge import JudgedVerifier
+
+    if isinstance(verifier, JudgedVerifier):
+        told = f"judge {verifier.judge_name} {verifier.counts}"
+        Console(stderr=True, soft_wrap=True).print(told, markup=False, highlight=False)
 
 
 def _record(verdict: Verdict) -> dict[str, Any]:
@@ -184,7 +253,7 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _judge_file(judge: Any, file: Path, out: Path | None, kind: str) -> None:
+def _judge_file(judge: Verifier | JudgedVerifier, file: Path, out: Path | None, kind: str) -> None:
     """Verdicts of a file's rows, in their order, to `out` or to standard output as they come."""
     rows = _rows(file, kind)
     console = terminal(stderr=True)
@@ -208,9 +277,14 @@ def _judge_file(judge: Any, file: Path, out: Path | None, kind: str) -> None:
     console.print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "no rows")
 
 
-def _rescore(judge: Verifier, file: Path, log: bool, name: str, out: Path | None, kind: str, show_changed: int) -> None:
+def _rescore(
+    judge: Verifier | JudgedVerifier, file: Path, log: bool, name: str, out: Path | None, kind: str, show_changed: int
+) -> None:
     """Judges the answers of a file again, and says what changed against what was recorded or what another one says."""
-    before_of = compared_with(name, judge)
+    from mathturn_gym.verifier import Verifier
+
+    plain = judge if isinstance(judge, Verifier) else judge.verifier
+    before_of = compared_with(name, plain)
     if log:
         answers, left_out = read_answers(file)
     else:
@@ -230,7 +304,7 @@ def _rescore(judge: Verifier, file: Path, log: bool, name: str, out: Path | None
         )
         write_atomically(out, "".join(json.dumps(row) + "\n" for row in rows))
     console = terminal(soft_wrap=True)
-    console.print(changes_table(before, after, (name, f"{judge.extract}, {judge.form}")))
+    console.print(changes_table(before, after, (name, f"{plain.extract}, {plain.form}")))
     console.print(f"{len(changed)} of {len(answers)} verdicts changed", highlight=False)
     for index in changed[:show_changed]:
         one, old, new = answers[index], before[index], after[index]
@@ -259,17 +333,22 @@ def _answer(number: int, row: dict[str, Any]) -> Answer:
         said = None if not isinstance(correct, bool) else "right" if correct else "wrong"
     golds = (gold,) if isinstance(gold, str) else tuple(gold)
     recorded = None if said is None else {"status": said, "answer": row.get("answer")}
-    return Answer(str(row.get("id", f"line {number}")), row["response"], golds, row["kind"], recorded)
+    return Answer(str(row.get("id", f"line {number}")), row["response"], golds, row["kind"], recorded, _prompt(row))
 
 
-def _judge_chunk(judge: Any, rows: list[dict[str, Any]]) -> list[Verdict]:
-    verdicts: list[Verdict | None] = [None] * len(rows)
-    for kind in ("response", "answer"):
-        places = [index for index, row in enumerate(rows) if row["kind"] == kind]
-        found = judge.verify_batch([rows[i]["response"] for i in places], [rows[i]["gold"] for i in places], kind=kind)
-        for index, verdict in zip(places, found, strict=True):
-            verdicts[index] = verdict
-    return [verdict for verdict in verdicts if verdict is not None]
+def _prompt(row: dict[str, Any]) -> str:
+    """The problem's text in a row, "" where it has none."""
+    prompt = row.get("prompt", "")
+    return prompt if isinstance(prompt, str) else ""
+
+
+def _judge_chunk(judge: Verifier | JudgedVerifier, rows: list[dict[str, Any]]) -> list[Verdict]:
+    golds = [(row["gold"],) if isinstance(row["gold"], str) else tuple(row["gold"]) for row in rows]
+    answers = [
+        Answer("", row["response"], gold, row["kind"], prompt=_prompt(row))
+        for row, gold in zip(rows, golds, strict=True)
+    ]
+    return verdicts_of(judge, answers)
 
 
 def _audit(

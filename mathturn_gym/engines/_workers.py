@@ -17,6 +17,7 @@ from zlib import crc32
 
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import PolicyConfig, load_policy
+from mathturn_gym.engines._exchange import Answer, Desk, Line, Request
 from mathturn_gym.engines._ledger import Share
 from mathturn_gym.engines._wire import PackedEpisodes, PackedWeights
 from mathturn_gym.errors import InvalidValueError, PolicyError
@@ -39,12 +40,14 @@ class WorkerSettings:
         policy: What `load_policy` makes the policy of.
         threads: CPU threads of torch.
         precision: "float32", or "bfloat16" for autocast around sampling.
+        shares: Shares that a rollout actor plays side by side, where its policy is asked in asyncio.
     """
 
     env: EnvConfig
     policy: PolicyConfig
     threads: int = 1
     precision: str = "float32"
+    shares: int = 4
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class PolicyActor:
         self._settings = settings
         self._policy: Any = None
         self._asked: Any = None
+        self._desks: dict[str, Desk] = {}
 
     async def start(self, weights: PackedWeights | None, version: int) -> dict[str, Any]:
         """Loads the policy; returns what the engine and the rollout actors need to know of it.
@@ -126,12 +130,16 @@ class PolicyActor:
                 " leave policy_actors at 0, and each rollout actor has a policy of its own"
             )
 
-    async def acomplete(
-        self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None
-    ) -> Completion:
-        """See `AsyncPolicy.acomplete`."""
-        found: Completion = await self._asked.acomplete(context, max_tokens=max_tokens, seed=seed, session=session)
-        return found
+    async def exchange(self, line: str, requests: Sequence[Request]) -> list[Answer]:
+        """See `Desk.exchange`.
+
+        Args:
+            line: Name of the rollout actor's line.
+            requests: What it asks.
+        """
+        if line not in self._desks:
+            self._desks[line] = Desk(self._asked)
+        return await self._desks[line].exchange(requests)
 
     async def update_weights(self, weights: PackedWeights, version: int) -> int:
         """Takes newer weights; requests that are under way go on with them. Returns the policy's version.
@@ -168,6 +176,7 @@ class PolicyPool:
     def __init__(self, handles: Sequence[Any], dead: tuple[type[BaseException], ...], tokenizer: Any) -> None:
         self.handles, self.tokenizer = handles, tokenizer
         self._dead = dead
+        self._lines: dict[Any, Line] = {}
 
     async def acomplete(
         self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None
@@ -181,14 +190,14 @@ class PolicyPool:
         while time.monotonic() - began < _PATIENCE_SECONDS:
             # The same seed gives the same sample, whoever draws it.
             handle = self.handles[crc32((session or "").encode()) % len(self.handles)]
+            if handle not in self._lines:
+                self._lines[handle] = Line(handle)
+            line = self._lines[handle]
             try:
-                found: Completion = await handle.acomplete.remote(
-                    context, max_tokens=max_tokens, seed=seed, session=session
-                )
+                return await line.acomplete(context, max_tokens=max_tokens, seed=seed, session=session)
             except self._dead:
+                self._lines.pop(handle, None)
                 await asyncio.sleep(0.05)  # the engine tells this actor who takes its place
-            else:
-                return found
         raise PolicyError(f"no policy actor answered for {_PATIENCE_SECONDS:g} s: all of them are dead")
 
 
@@ -205,7 +214,7 @@ class RolloutActor:
         self._handles: list[Any] = []
         self._jobs: dict[int, Job] = {}
         self._envs: dict[tuple[int, int], list[Any]] = defaultdict(list)
-        self._alone = asyncio.Lock()
+        self._places: asyncio.Semaphore
 
     async def start(
         self,
@@ -232,6 +241,7 @@ class RolloutActor:
                 self._handles[:] = policies
             self._policy = PolicyPool(self._handles, dead, tokenizer)
         await asyncio.to_thread(self._load, weights, version)
+        self._places = asyncio.Semaphore(self._settings.shares if self._concurrent else 1)
         return {"pid": os.getpid(), "concurrent": self._concurrent}
 
     def _load(self, weights: PackedWeights | None, version: int) -> None:
@@ -262,16 +272,16 @@ class RolloutActor:
         if name not in self._jobs:
             self._jobs.setdefault(name, await job[0])
         known = self._jobs[name]
-        began = time.perf_counter()
-        if curriculum is not None and isinstance(known.problems, Curriculum):
-            known.problems.load_state_dict(curriculum)
-        if self._concurrent:
+        async with self._places:  # one more is here already when a share ends: nobody waits for the driver
+            began = time.perf_counter()
+            if curriculum is not None and isinstance(known.problems, Curriculum):
+                known.problems.load_state_dict(curriculum)
             async with self._env(known, share.count) as env:
-                options = self._options(known, share)
-                episodes = [episode async for episode in acollect(env, self._policy, share.count, **options)]
-        else:
-            async with self._alone, self._env(known, share.count) as env:
-                episodes = await asyncio.to_thread(self._collect, env, known, share)
+                if self._concurrent:
+                    options = self._options(known, share)
+                    episodes = [episode async for episode in acollect(env, self._policy, share.count, **options)]
+                else:
+                    episodes = await asyncio.to_thread(self._collect, env, known, share)
         # In the order of their indices, whichever came first: the same share is the same bytes.
         episodes.sort(key=lambda episode: episode.index)
         return PackedEpisodes.of(episodes, time.perf_counter() - began)

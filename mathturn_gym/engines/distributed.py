@@ -109,6 +109,13 @@ class DistributedTraining:
                 f"each of {ranks} ranks needs a row of every minibatch, and optimization.batch_episodes"
                 f" ({options.batch_episodes}) / minibatches ({options.minibatches}) are fewer"
             )
+        if options.micro_batch_tokens is not None:
+            raise InvalidValueError(
+                "optimization.micro_batch_tokens: ranks that gather weights together need equally many parts each; give"
+                " accumulate, their number"
+            )
+        if self.shard and options.optimizer == "adamw8bit":
+            raise InvalidValueError("shard=True: optimizer 'adamw8bit' keeps its state whole; choose 'adamw'")
         if self.shard and isinstance(config.algorithm, CriticAlgorithm):
             raise InvalidValueError(
                 f"shard=True: the critic of {config.algorithm.name} is a copy of the policy's model, which a sharded one does"

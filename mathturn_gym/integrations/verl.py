@@ -104,6 +104,7 @@ class MathTurnLoop(AgentLoopBase):
 
         episode = await self._player.play(problem, generate)
         (row,) = to_verl([episode], discount=self._player.discount)
+        del row["extra_fields"]["segment"]  # verl takes one row for an episode
         row["extra_fields"]["tool_rewards"] = []  # what verl's own loops have as well
         return AgentLoopOutput(**row, metrics=AgentLoopMetrics())
 

@@ -41,6 +41,7 @@ MEANING: Final[dict[str, str]] = {
     "return": "discounted return of the first turn (the sum of rewards where an episode carries no returns)",
     "no_answer": "of all turns: no answer was found",
     "undecided": "of all turns: the verifier could not decide",
+    "judged": "of all turns: a judge decided, because the verifier could not",
     "verifier_errors": "of all turns: a verifier of the user's raised (such turns are undecided, too)",
     "cut_off": "of all turns: the completion was ended by its budget",
     "repeated_answer": "of the answers given after a turn that was not right: one that was not right before",
@@ -73,7 +74,7 @@ QUESTIONS: Final[dict[str, tuple[str, ...]]] = {
         "tokens_to_success",
         "tokens_per_solved",
     ),
-    "What goes wrong?": ("no_answer", "undecided", "verifier_errors", "cut_off"),
+    "What goes wrong?": ("no_answer", "undecided", "judged", "verifier_errors", "cut_off"),
     "Is it silent where it does not know?": ("siblings_if_answered", "siblings_if_silent"),
 }
 """The figures by the question that they answer: how reports are ordered."""
@@ -114,6 +115,7 @@ class EpisodeFacts:
         answers: K answers (as `answer_key` writes them), None for none.
         tokens: K lengths.
         cut_off: Turns that their budget ended.
+        judged: Turns on which a judge decided.
         verifier_errors: Turns whose verifier raised.
         settled: It ended by being solved: its last answer stands.
         value: Its return.
@@ -125,6 +127,7 @@ class EpisodeFacts:
     answers: tuple[str | None, ...]
     tokens: tuple[int, ...]
     cut_off: int
+    judged: int
     verifier_errors: int
     settled: bool
     value: float
@@ -152,6 +155,7 @@ def facts(episode: Episode) -> EpisodeFacts:
         answers=tuple(None if v.answer is None else answer_key(v.answer) for v in episode.verdicts),
         tokens=tuple((episode.turn_spans[:, 1] - episode.turn_spans[:, 0]).tolist()),
         cut_off=sum(episode.turn_truncated),
+        judged=sum(verdict.is_judged for verdict in episode.verdicts),
         verifier_errors=sum(verdict.is_verifier_error for verdict in episode.verdicts),
         settled=episode.stop_reason is StopReason.SOLVED,
         value=value,
@@ -208,6 +212,7 @@ def _answers(episodes: Sequence[EpisodeFacts], most: int) -> Iterator[Column]:
     turns = _floats([len(e.right) for e in episodes])
     for name, status in (("no_answer", Status.NO_ANSWER), ("undecided", Status.UNDECIDED)):
         yield Column(name, _floats([e.statuses.count(status) for e in episodes]), turns)
+    yield Column("judged", _floats([e.judged for e in episodes]), turns)
     yield Column("verifier_errors", _floats([e.verifier_errors for e in episodes]), turns)
     yield Column("cut_off", _floats([e.cut_off for e in episodes]), turns)
     repeats, retries = zip(*(_repeats(e) for e in episodes), strict=True) if episodes else ((), ())

@@ -14,7 +14,7 @@ from mathturn_gym.errors import InvalidValueError, check_int
 from mathturn_gym.packing.batch import PackedBatch, Pieces
 from mathturn_gym.types import NO_VERSION, Episode
 
-__all__ = ["drop_stale", "mask_stale", "micro_batches", "select_rows"]
+__all__ = ["drop_stale", "mask_stale", "micro_batch_rows", "micro_batches", "select_rows"]
 
 
 def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = False) -> list[PackedBatch]:
@@ -33,6 +33,24 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
     Raises:
         InvalidValueError: a row (or episode, if kept together) is longer than `max_tokens`; it is named.
     """
+    rows = micro_batch_rows(batch, max_tokens=max_tokens, keep_episodes=keep_episodes)
+    return [select_rows(batch, part) for part in rows]
+
+
+def micro_batch_rows(
+    batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = False, long_alone: bool = False
+) -> list[list[int]]:
+    """The rows of each part of `micro_batches`.
+
+    Args:
+        batch: As there.
+        max_tokens: As there.
+        keep_episodes: As there.
+        long_alone: What is longer than `max_tokens` is a part by itself.
+
+    Raises:
+        InvalidValueError: as there, unless `long_alone`.
+    """
     limit = check_int("max_tokens", max_tokens, low=1)
     padded = batch.form == "padded"
     lengths = batch.lengths
@@ -43,7 +61,7 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
     total = np.bincount(units, lengths, minlength=len(rows)).astype(np.int64)
     size = rows * longest if padded else total
     too_long = np.flatnonzero(size > limit)
-    if too_long.size:
+    if too_long.size and not long_alone:
         unit = int(too_long[0])
         first = int(np.searchsorted(batch.pieces.row, np.flatnonzero(units == unit)[0]))
         name = batch.facts[int(batch.pieces.episode[first])].name
@@ -54,7 +72,7 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
     bin_of_row = _first_fit_decreasing(size, rows, longest, limit, padded)[units]
     by_bin = np.argsort(bin_of_row, kind="stable")
     parts = np.split(by_bin, np.flatnonzero(np.diff(bin_of_row[by_bin])) + 1)
-    return [select_rows(batch, part.tolist()) for part in sorted(parts, key=lambda part: int(part[0]))]
+    return sorted(part.tolist() for part in parts)
 
 
 def _units(batch: PackedBatch, keep_episodes: bool) -> npt.NDArray[np.int64]:

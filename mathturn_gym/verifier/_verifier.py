@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, Self, TypeAlias
 
@@ -22,7 +22,7 @@ from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, Symbolic
 from mathturn_gym.verifier.tiers._decide import Finding, decide
 from mathturn_gym.verifier.tiers._scalar import Rounding
 
-__all__ = ["AnswerForm", "Gold", "TextKind", "Verifier"]
+__all__ = ["AnswerForm", "Gold", "TextKind", "Verifier", "wait_in_thread"]
 
 AnswerForm: TypeAlias = Literal["evaluated", "equivalent"]
 TextKind: TypeAlias = Literal["response", "answer"]
@@ -64,6 +64,11 @@ _RESULTS = {
 def _threads() -> ThreadPoolExecutor:
     """Threads in which `averify` waits for symbolic workers: as many as may be waiting, not as many as there are cores."""
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="mathturn-verify")
+
+
+async def wait_in_thread(work: Callable[[], Verdict]) -> Verdict:
+    """What a function returns that waits for other processes, without blocking the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
 # A forked process inherits the object, and none of its threads.
@@ -198,8 +203,7 @@ class Verifier:
         verdict, _ = self._begin(response, gold, kind, time.perf_counter())
         if verdict is not None:
             return verdict
-        work = functools.partial(self.verify, response, gold, kind=kind)
-        return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+        return await wait_in_thread(functools.partial(self.verify, response, gold, kind=kind))
 
     def _begin(
         self, response: str, gold: Gold, kind: TextKind, start: float

@@ -46,12 +46,16 @@ _ENDS: Final = (
     ("solved", "right"),
     ("turns", "wrong"),
     ("context", "no_answer"),
+    ("tokens", "no_answer"),
+    ("time", "no_answer"),
     ("none", "gone"),
 )
 _END_WORDS: Final = {
     "solved": "ended by a right answer",
     "turns": "all turns used",
     "context": "context budget used up",
+    "tokens": "token budget used up",
+    "time": "time budget used up",
     "none": "cut short",
 }
 _FIFTHS: Final = 5

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mathturn_gym.areal.logs import LoggedTurn, TrajectoryLog, append_block, file_stem, write_original_logs
+from mathturn_gym._files import append_block
+from mathturn_gym.areal.logs import LoggedTurn, TrajectoryLog, file_stem, write_original_logs
 
 TURN = LoggedTurn(
     prompt="1+1?",

@@ -152,6 +152,42 @@ def test_importance_weights_correct_for_the_sampler_and_stop_at_their_cap(made: 
     assert 0 < figures["importance_capped"] < 1
 
 
+@pytest.mark.parametrize("mode", ["clip", "mask"])
+@pytest.mark.parametrize("level", ["token", "turn", "sequence"])
+def test_a_weight_is_of_a_token_a_turn_or_a_sequence_and_clipped_or_masked(made: Make, level: str, mode: str) -> None:
+    trainer = made(settings={"importance_cap": 1.2, "importance_level": level, "importance_mode": mode})
+    batch = trainer.credit(trainer.play())
+    rows, columns = torch.arange(batch.num_rows)[:, None], torch.arange(batch.input_ids.shape[1])
+    factor = 0.2 * (rows % 2) - 0.1 - 0.3 * (columns % 3 == 0) * (1 - rows % 2)
+    seen = batch.replace_tensors(
+        {"behavior_logprobs": torch.where(batch.loss_mask, batch.behavior_logprobs + factor, 0)}
+    )
+    found, figures = corrected(seen, trainer)
+    gaps = torch.where(batch.loss_mask, trainer.policy_logprobs(batch) - seen.behavior_logprobs, 0.0)
+    over = 0
+    for row in range(batch.num_rows):
+        for at in batch.loss_mask[row].nonzero()[:, 0].tolist():
+            own = batch.loss_mask[row]
+            if level == "turn":
+                own = own & (batch.turn_index[row] == batch.turn_index[row, at])
+            weight = float((gaps[row, at] if level == "token" else gaps[row, own].sum()).exp())
+            over += weight > 1.2
+            held = weight if weight <= 1.2 else {"clip": 1.2, "mask": 0.0}[mode]
+            assert float(found.advantages[row, at]) == pytest.approx(held * float(batch.advantages[row, at]), rel=1e-3)
+    assert 0 < over < batch.count("token"), "some weights are held, others are not"
+    assert figures["importance_capped"] == pytest.approx(over / batch.count("token"))
+
+
+def test_the_kl_from_the_start_is_logged_where_it_is_asked_for(made: Make) -> None:
+    asked, weighed, plain = made(settings={"log_kl": True}), made(settings={"kl_weight": 1e-9}), made()
+    rows = [[trainer.step() for _ in range(3)] for trainer in (asked, weighed, plain)]
+    assert [row["train/kl"] for row in rows[2]] == [0.0, 0.0, 0.0]
+    assert rows[0][0]["train/kl"] == pytest.approx(0.0, abs=1e-5), "before the first step it is the policy at the start"
+    assert rows[0][2]["train/kl"] > 1e-4
+    for row, measured in zip(rows[0], rows[2], strict=True):
+        assert row["train/loss"] == measured["train/loss"], "it is looked at, and nothing else"
+
+
 def test_recomputed_logprobs_make_the_first_ratio_one(made: Make) -> None:
     trainer = made(settings={"recompute_logprobs": True})
     batch = trainer.credit(trainer.play())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from mathturn_gym.baselines import Optimization
 from mathturn_gym.baselines._optimizer import Optimizer
+from mathturn_gym.errors import MissingDependencyError
 
 KINDS: list[dict[str, Any]] = [
     {"optimizer": "adamw"},
@@ -125,6 +128,42 @@ def test_only_what_can_be_trained_is() -> None:
     learn(module, optimizer, 2)
     assert torch.equal(module.weight, frozen)
     assert set(optimizer.tensors("policy")) == {"policy.exp_avg.bias", "policy.exp_avg_sq.bias"}
+
+
+def test_without_torchao_its_optimizer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'mathturn-gym\[lowmem\]'"):
+        Optimizer(model(), 1e-2, Optimization(optimizer="adamw8bit"))
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_state_of_8_bits_takes_a_quarter_of_the_memory_and_travels_to_the_bit() -> None:
+    pytest.importorskip("torchao.optim", reason="torchao is not here: `make test-lowmem` installs it and runs this")
+
+    def steps(module: torch.nn.Module, optimizer: Optimizer, count: int) -> None:
+        for _ in range(count):
+            generator = torch.Generator().manual_seed(optimizer.steps)
+            module(torch.randn(4, 64, generator=generator)).square().sum().backward()
+            optimizer.step(1.0)
+
+    options = Optimization(learning_rate=1e-2, optimizer="adamw8bit")
+    start = torch.nn.Linear(64, 64, bias=False)  # 4,096 numbers: what is smaller stays in 32 bits
+    whole, first, second = (copy.deepcopy(start) for _ in range(3))
+    steps(whole, both := Optimizer(whole, 1e-2, options), 5)
+    steps(first, before := Optimizer(first, 1e-2, options), 2)
+    kept = before.tensors("policy")
+    assert kept["policy.exp_avg.codes.weight"].dtype == torch.uint8
+    assert sum(t.numel() * t.itemsize for t in kept.values()) < 0.35 * 2 * 4 * 4096
+    after = Optimizer(second, 1e-2, options)
+    after.load(kept, "policy", before.steps)
+    second.load_state_dict(first.state_dict())
+    steps(second, after, 3)
+    assert (after.steps, both.steps) == (5, 5)
+    assert torch.equal(second.weight, whole.weight)
+    float32 = copy.deepcopy(start)
+    steps(float32, Optimizer(float32, 1e-2, Optimization(learning_rate=1e-2)), 5)
+    moved = (float32.weight - start.weight).detach().norm()
+    assert float((whole.weight - float32.weight).detach().norm()) < 0.2 * float(moved), "it goes where AdamW goes"
 
 
 def test_state_of_another_model_is_refused() -> None:

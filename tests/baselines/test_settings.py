@@ -52,6 +52,10 @@ def config(**changes: Any) -> RunConfig:
         (Optimization, "eps", 0.0),
         (Optimization, "max_grad_norm", 0.0),
         (Optimization, "gradient_checkpointing", 1),
+        (Optimization, "micro_batch_tokens", 0),
+        (Optimization, "importance_level", "episode"),
+        (Optimization, "importance_mode", "cut"),
+        (Optimization, "log_kl", 1),
     ],
 )
 def test_values_outside_their_range_are_refused_by_name(part: Any, field: str, value: Any) -> None:
@@ -66,6 +70,9 @@ def test_values_outside_their_range_are_refused_by_name(part: Any, field: str, v
         ({"optimizer": "sgd", "eps": 1e-8}, "eps is not read by optimizer 'sgd': it has momentum"),
         ({"optimizer": "adafactor", "betas": (0.9, 0.9)}, "betas is not read by optimizer 'adafactor': it has no opt"),
         ({"final_learning_rate": 1e-6}, "final_learning_rate is not read by schedule 'constant'"),
+        ({"importance_level": "turn"}, "importance_level is not read without an importance_cap"),
+        ({"importance_mode": "mask"}, "importance_mode is not read without an importance_cap"),
+        ({"accumulate": 2, "micro_batch_tokens": 100}, "accumulate .2. and micro_batch_tokens .100. both say"),
     ],
 )
 def test_options_that_nothing_reads_are_refused(changes: Any, message: str) -> None:

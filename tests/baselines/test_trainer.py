@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import signal
@@ -69,12 +70,40 @@ def test_the_curriculum_is_part_of_what_resumes(tmp_path: Path, small: Small, ti
     "algorithm", ["reinforce", "clipped_reinforce", "rloo", "grpo", "dr_grpo", "gspo", "ppo", "online_rft"]
 )
 def test_accumulated_gradients_are_those_of_the_whole_minibatch(tmp_path: Path, small: Small, algorithm: str) -> None:
-    first, parts = (
-        train(small(algorithm, {**QUIET, "accumulate": n}, episodes=8), run_dir=tmp_path / str(n)) for n in (1, 3)
+    ways: list[dict[str, Any]] = [{}, {"accumulate": 3}, {"micro_batch_tokens": 150}]
+    whole, *others = (
+        train(small(algorithm, {**QUIET, **way}, episodes=8), run_dir=tmp_path / str(n)) for n, way in enumerate(ways)
     )
-    a, b = first.history[1], parts.history[1]
-    for name in ("loss", "entropy", "grad_norm", "ratio_mean"):
-        assert a[f"train/{name}"] == pytest.approx(b[f"train/{name}"], rel=2e-4, abs=2e-6), name
+    for parts in others:
+        a, b = whole.history[1], parts.history[1]
+        for name in ("loss", "entropy", "grad_norm", "ratio_mean"):
+            assert a[f"train/{name}"] == pytest.approx(b[f"train/{name}"], rel=2e-4, abs=2e-6), name
+
+
+def test_parts_are_bounded_by_tokens_and_a_long_episode_is_one(small: Small) -> None:
+    trainer = Trainer(small(settings={**QUIET, "micro_batch_tokens": 150}))
+    try:
+        batch = trainer.credit(trainer.play())
+        longest = int(batch.lengths.max())
+        for most in (150, longest - 1):
+            limited = dataclasses.replace(trainer.config.optimization, micro_batch_tokens=most)
+            trainer.config = dataclasses.replace(trainer.config, optimization=limited)
+            parts = trainer.parts(batch)
+            assert len(parts) > 1
+            assert sorted(fact.name for part in parts for fact in part.facts) == sorted(f.name for f in batch.facts)
+            assert all(part.num_rows * int(part.lengths.max()) <= most or part.num_rows == 1 for part in parts)
+            torch.testing.assert_close(trainer.policy_logprobs(batch), batch.behavior_logprobs, atol=1e-5, rtol=0)
+    finally:
+        trainer.close()
+
+
+def test_fewer_rows_than_parts_are_as_many_parts(small: Small) -> None:
+    trainer = Trainer(small("ppo", {**QUIET, "minibatches": 2, "accumulate": 2}, episodes=8))
+    try:
+        batch = trainer.credit(trainer.play()[:3])
+        assert [rows.tolist() for rows, _ in trainer.forward_parts(batch)] == [[0], [1], [2]]
+    finally:
+        trainer.close()
 
 
 @pytest.mark.parametrize("algorithm", ["clipped_reinforce", "ppo"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,6 +22,8 @@ from mathturn_gym.cli.app import app
 from mathturn_gym.errors import InvalidValueError
 
 pytest.importorskip("prometheus_client", reason="the server is not installed: pip install 'mathturn-gym[serve]'")
+
+from mathturn_gym.serve._gate import OPEN_PATHS
 
 
 def free_port() -> int:
@@ -56,6 +60,17 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert "Traceback" not in said
+
+
+def test_the_dockerfile_starts_what_there_is() -> None:
+    root = Path(__file__).parents[2]
+    lines = (root / "examples" / "serve" / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    commands = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in lines if line and line[0] not in "# "}
+    entry = json.loads(commands["ENTRYPOINT"])
+    started = CliRunner().invoke(app, [*entry[1:], "--max-sessions", "0"])
+    assert entry[0] in tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert "max_sessions must be" in f"{started.output} {started.exception}"
+    assert any(f":8000{path}'" in commands["HEALTHCHECK"] for path in OPEN_PATHS)
 
 
 def test_a_mistake_is_named_before_anything_is_served(tmp_path: Path) -> None:

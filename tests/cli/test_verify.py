@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -165,3 +167,72 @@ def test_broken_rows_are_named(tmp_path: Path, line: str, part: str) -> None:
     file.write_text(line + "\n")
     with pytest.raises(ProblemFileError, match=part):
         runner.invoke(app, ["--file", str(file)], catch_exceptions=False)
+
+
+LONG = "\\boxed{1" + " + 1" * 998 + "}"
+"""An answer that the verifier leaves undecided, because it is too long."""
+
+
+def mark_of(messages: list[dict[str, str]]) -> str:
+    found = re.search(r"VERDICT ([0-9a-f]+): RIGHT", messages[0]["content"])
+    assert found is not None
+    return found[1]
+
+
+def told(*arguments: str) -> tuple[str, str]:
+    result = runner.invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_a_judge_on_a_server_is_asked_and_its_share_told(server: Any, tmp_path: Path) -> None:
+    server.says = lambda messages: f"VERDICT {mark_of(messages)}: RIGHT"
+    judge = ("--judge", server.url, "--judge-model", "fake", "--judge-cache", str(tmp_path / "judge.jsonl"))
+    out, err = told(LONG, "--gold", "999", "--json", *judge)
+    assert json.loads(out)["tier"] == "judge"
+    assert (
+        f"judge fake at {server.url} decided 1 of 1 verdicts (100.00 %): 1 right, 0 wrong; asked 1, 0 remembered" in err
+    )
+    rows = [{"response": text, "gold": "999", "prompt": "How many?"} for text in (LONG, "\\boxed{7}", LONG + " ")]
+    file, verdicts = tmp_path / "answers.jsonl", tmp_path / "verdicts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, err = told("--file", str(file), "--out", str(verdicts), "--judge-budget", "1", *judge)
+    assert [json.loads(line)["tier"] for line in verdicts.read_text().splitlines()] == ["judge", "rational", "judge"]
+    assert "decided 2 of 3 verdicts (66.67 %)" in err
+    assert "How many?" in server.asked[-1][1]["messages"][1]["content"]
+    # A run that compares: 7 is wrong in the file, so the judge is asked of it, and its answers are in the table.
+    out, err = told("--file", str(file), "--against", "boxed", *judge, "--judge-against", "lenient")
+    assert "undecided" in out
+    assert "decided 2 of 3 verdicts" in err
+    assert len(server.asked) == 2
+
+
+def test_without_a_judge_nothing_is_told(tmp_path: Path) -> None:
+    out, err = told(LONG, "--gold", "999")
+    assert out.startswith("Undecided")
+    assert err == ""
+
+
+def test_the_judge_of_disagreements_may_be_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_judge.py").write_text("def strict(question):\n    return question.answer == '7'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ("--judge", "my_judge:strict", "--judge-against", "equivalent", "--gold", "7")
+    out, err = told("\\boxed{3+4}", *options)
+    assert out.startswith("Wrong")
+    assert "two verifiers disagreed" in out
+    assert "1 disagreements" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--judge-model", "m"), "--judge-model needs --judge"),
+        (("--judge", "http://127.0.0.1:9"), "needs --judge-model"),
+        (("--judge", "os:getcwd", "--judge-model", "m"), "server's URL"),
+        (("--judge", "os:getcwd"), "judge is called as"),
+        (("--judge", "http://127.0.0.1:9", "--judge-model", "m", "--judge-against", "somebody"), "somebody"),
+    ],
+)
+def test_options_of_a_judge_are_checked(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        run("\\boxed{7}", "--gold", "7", *arguments)

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mathturn_gym.baselines import train
+from mathturn_gym.baselines import Optimization, train
 from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.engines.distributed import DistributedTrainer, DistributedTraining
 from mathturn_gym.errors import EngineError, InvalidValueError
@@ -88,6 +88,20 @@ def test_gradients_are_added_up_in_buckets(monkeypatch: pytest.MonkeyPatch) -> N
     DistributedTrainer.sum_gradients(None, parameters)  # type: ignore[arg-type]
     assert sent == [40, 12]
     assert [float(one.grad.max()) for one in parameters if one.grad is not None] == [2.0, 4.0, 6.0, 0.0]
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    ("shard", "options", "message"),
+    [
+        (False, {"micro_batch_tokens": 100}, "ranks that gather weights together need equally many parts"),
+        (True, {"optimizer": "adamw8bit"}, "optimizer 'adamw8bit' keeps its state whole"),
+    ],
+)
+def test_options_that_ranks_do_not_share(shard: bool, options: dict[str, Any], message: str) -> None:
+    given = Optimization(**{"batch_episodes": 18, **options})
+    with pytest.raises(InvalidValueError, match=message):
+        DistributedTraining(shard=shard).prepare(two_ranks.run_config(optimization=given))
 
 
 @pytest.mark.usefixtures("one_rank")

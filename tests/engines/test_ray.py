@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import mathturn_gym
 from mathturn_gym import collect
 from mathturn_gym.baselines import GRPO, Budget, Evaluation, Optimization, RunConfig, train
 from mathturn_gym.config import EnvConfig
@@ -135,6 +136,18 @@ def test_placement_and_room(env: EnvConfig, simulated: Any) -> None:
         RayEngine(env, simulated(), RaySettings(rollout_actors=1, gpus=3, placement="PACK", start_timeout=0.5))
 
 
+def test_ray_takes_the_cluster_file_of_the_examples() -> None:
+    import yaml
+    from ray.autoscaler._private.util import fillout_defaults, validate_config
+
+    file = Path(__file__).parents[2] / "examples" / "ray" / "cluster.yaml"
+    written = yaml.safe_load(file.read_text(encoding="utf-8"))
+    whole = fillout_defaults(written)
+    validate_config(whole)
+    assert whole["setup_commands"] == [f"pip install 'mathturn-gym[ray,train]=={mathturn_gym.__version__}'"]
+    assert whole["docker"]["image"].startswith(f"rayproject/ray:{ray.__version__}-")
+
+
 # ---- bad input
 
 
@@ -165,6 +178,23 @@ def test_a_users_mistake_is_raised_where_collect_was_called(env: EnvConfig, simu
         pytest.raises(UserFunctionError, match="no such luck"),
     ):
         engine.collect(8)
+
+
+@pytest.mark.parametrize("policy_actors", [0, 2])
+def test_who_starts_while_weights_change_plays_with_the_newest(env: EnvConfig, policy_actors: int) -> None:
+    weights = load_policy("builtin").model.state_dict()
+    settings = RaySettings(rollout_actors=2, policy_actors=policy_actors, share=2, cpus=0.5)
+    with RayEngine(env, PolicyConfig("builtin"), settings) as engine:
+        holders = engine._of("policy" if policy_actors else "rollout")
+        ray.kill(holders[0].handle)
+        while not engine.deaths:
+            time.sleep(0.05)
+        for version in (1, 2):
+            engine.update_weights(weights, version=version)
+        while len(engine._holders()) < 2:
+            time.sleep(0.05)
+        episodes = engine.collect(16)
+        assert {int(one) for episode in episodes for one in episode.versions[episode.loss_mask]} == {2}
 
 
 def test_weights_that_do_not_fit(env: EnvConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 from mathturn_gym import collect
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.decoding import PolicyConfig, load_policy
+from mathturn_gym.engines._exchange import Answer, Request
 from mathturn_gym.engines._ledger import Share
 from mathturn_gym.engines._wire import PackedEpisodes, PackedWeights
 from mathturn_gym.engines._workers import Job, PolicyActor, PolicyPool, RolloutActor, WorkerSettings
 from mathturn_gym.errors import CheckpointError, InvalidValueError, PolicyError
 from mathturn_gym.problems import Curriculum, load_problems
-from mathturn_gym.types import Completion, Episode, Ids
+from mathturn_gym.types import Episode
 
 
 def expected(env: EnvConfig, policy: PolicyConfig, episodes: int, **options: Any) -> list[Episode]:
@@ -71,13 +73,13 @@ class Handle:
 
     def __init__(self, actor: PolicyActor) -> None:
         self.actor, self.dead, self.asked = actor, False, 0
-        self.acomplete = SimpleNamespace(remote=self._acomplete)
+        self.exchange = SimpleNamespace(remote=self._exchange)
 
-    async def _acomplete(self, context: Ids, **options: Any) -> Completion:
+    async def _exchange(self, line: str, requests: Sequence[Request]) -> list[Answer]:
         self.asked += 1
         if self.dead:
             raise ConnectionResetError
-        return await self.actor.acomplete(context, **options)
+        return await self.actor.exchange(line, pickle.loads(pickle.dumps(requests)))
 
 
 def test_policy_actors_are_asked_and_replaced(env: EnvConfig, same: Any) -> None:

@@ -94,6 +94,7 @@ def value(name: str, episodes: Sequence[Episode] = HAND) -> float:
         "return": (1 + 0 - 3 - 1 - 3 + 0) / 6,
         "no_answer": 1 / 12,
         "undecided": 1 / 12,
+        "judged": 0.0,
         "verifier_errors": 0.0,
         "cut_off": 1 / 12,
         "repeated_answer": 2 / 7,  # q: 1 again; r: 9 again

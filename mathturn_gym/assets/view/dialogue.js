@@ -8,7 +8,8 @@ const STATUS = {
   "-": { word: "not judged", mark: "·", name: "unjudged" },
 };
 
-const STOPS = { solved: "solved", turns: "all turns used", context: "context budget used up" };
+const STOPS = { solved: "solved", turns: "all turns used", context: "context budget used up",
+  tokens: "token budget used up", time: "time budget used up" };
 
 function statusMark(letter) {
   const status = STATUS[letter];

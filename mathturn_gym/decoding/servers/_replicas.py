@@ -1,28 +1,24 @@
-"""Which server to ask, and what to do when it does not answer: the asyncio side of `OpenAIPolicy`.
+"""Replicas of a model, their requests and their weights: the asyncio side of `OpenAIPolicy`.
 
-context ─► session ─► replica (by rendezvous hashing, of those that are not resting) ─► POST /v1/completions
-▲ failed: it rests; wait, or ask the next one ─┘
+context ─► session ─► replica (`ServerGroup`) ─► POST /v1/completions
 """
 
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
+from mathturn_gym._http import HttpClient, Server, ServerGroup, TryAgainError
 from mathturn_gym.decoding.sampling import Sampling
 from mathturn_gym.decoding.servers._completions_api import model_name, read_answer
-from mathturn_gym.decoding.servers._http import HttpClient, Server, TryAgainError
 from mathturn_gym.decoding.servers._sessions import Sessions
 from mathturn_gym.errors import PolicyError
 from mathturn_gym.types import Completion, Ids
 
 __all__ = ["Replicas"]
-
-T = TypeVar("T")
 
 _ANSWER_BYTES: Final = 2**20
 """Largest answer that is read, besides what the ids need."""
@@ -65,13 +61,12 @@ class Replicas:
     ) -> None:
         self.servers, self.client, self.model, self.version = servers, client, model, version
         self._sampling, self._stop_ids = sampling, list(stop_ids)
-        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._group = ServerGroup(servers, timeout=timeout, retries=retries, backoff=backoff)
         self._sessions = sessions
         self._slots, self._change = asyncio.Semaphore(concurrency), asyncio.Condition()
         self._in_flight, self._updating = 0, False
         self._checked: set[str] = set()
         self._probing: dict[str, asyncio.Lock] = {}
-        self._resting: dict[str, float] = {}  # until when a server that failed is left alone, by the loop's clock
 
     async def complete(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
         """One request, from the wait for a place to the completion.
@@ -133,7 +128,7 @@ class Replicas:
             await self._check(server, prompt)
             return await self._post(server, prompt, budget, self._body(budget, seed))
 
-        completion = await self._retry(key, ask)
+        completion = await self._group.ask(key, ask)
         if session is None:
             self._sessions.remember(np.concatenate([context, completion.ids]), key)
         return completion
@@ -156,43 +151,6 @@ class Replicas:
         request = {"model": self.model, **fixed, **body}
         answer = await self.client.send(server, "/v1/completions", request, max_bytes=limit)
         return read_answer(server.url, prompt, budget, answer, self.version)
-
-    # ---- who is asked
-
-    async def _retry(self, key: str, ask: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
-        """Asks the session's replica; where that fails, it rests for a pause that doubles, and the next one is asked."""
-        clock, pause, failure = asyncio.get_running_loop().time, self._backoff, ""
-        for _ in range(self._retries + 1):
-            server, wait = self._choose(key, clock())
-            await asyncio.sleep(wait)
-            try:
-                found = await ask(server)
-            except TryAgainError as error:
-                failure = f"{server.url}: {error}"
-                until = clock() + max(pause, error.after or 0.0)
-                self._resting[server.url] = max(self._resting.get(server.url, 0.0), until)
-                pause *= 2
-            else:
-                self._resting.pop(server.url, None)
-                return found
-        raise PolicyError(
-            f"no answer after {self._retries + 1} attempts; the last: {failure}. Is the server running, and are"
-            f" timeout and retries large enough?"
-        )
-
-    def _choose(self, key: str, now: float) -> tuple[Server, float]:
-        """Whom to ask, and after how many seconds.
-
-        Rendezvous hashing: a session moves only while its own replica rests.
-        """
-        up = [server for server in self.servers if self._resting.get(server.url, 0.0) <= now]
-        if up:
-            return max(up, key=lambda server: zlib.crc32(f"{key} {server.url}".encode())), 0.0
-        first = min(self.servers, key=lambda server: self._resting[server.url])
-        wait = self._resting[first.url] - now
-        if wait > self._timeout:
-            raise PolicyError(f"{first.url} wants to be asked again in {wait:.0f} s, which is more than timeout")
-        return first, wait
 
     # ---- what a server is
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
+from mathturn_gym._http import HttpClient, servers_of
 from mathturn_gym.decoding.sampling import Sampling
-from mathturn_gym.decoding.servers._http import HttpClient, servers_of
 from mathturn_gym.decoding.servers._replicas import Replicas
 from mathturn_gym.decoding.servers._sessions import Sessions
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int, raise_unknown_name
@@ -94,6 +94,7 @@ class OpenAIPolicy:
         self.sampling = Sampling(temperature, top_p, top_k, min_p)
         self.stop_ids = sorted({check_int("stop_ids", i, low=0) for i in stop_ids})
         connection: dict[str, Any] = {
+            "needed_by": "OpenAIPolicy",
             "timeout": check_float("timeout", timeout, low=1e-3),
             "connections": check_int("concurrency", concurrency, low=1),
             "api_key": api_key,

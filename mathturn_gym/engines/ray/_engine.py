@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import ray
 
@@ -35,16 +35,20 @@ from mathturn_gym.types import Episode
 
 __all__ = ["Collection", "RayEngine"]
 
-_SHARES_OF_ONE: Final = 2
-"""Shares that an actor has which plays one at a time: the next is there when the first ends."""
+_AHEAD: Final = 1
+"""Shares that an actor has besides those that it plays: the next is there when one ends."""
+
+
+_What: TypeAlias = Literal["started", "weights", "ended", "played", "other"]
 
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor as the driver sees it."""
+    """An actor as the driver sees it; `version` is that of the weights that it is known to have."""
 
     kind: Literal["rollout", "policy"]
     handle: Any
+    version: int = 0
     ready: bool = False
     concurrent: bool = False
     retiring: bool = False
@@ -57,7 +61,7 @@ class _Event:
     """Something that a worker was asked has ended."""
 
     worker: _Worker
-    what: Literal["started", "ended", "played", "other"]
+    what: _What
     future: Future[Any]
     collection: Collection | None = None
     share: Share | None = None
@@ -77,10 +81,12 @@ class Collection:
         curriculum: History that a curriculum chooses problems by, from now on.
         bytes: What came through the object store.
         worker_seconds: Time that workers spent on the episodes that came.
+        version: Of the weights that a worker must have to begin an episode.
     """
 
     def __init__(self, engine: RayEngine, name: int, job: Any, ledger: Ledger, limit: int | None) -> None:
         self.name, self.job, self.ledger, self.limit = name, job, ledger, limit
+        self.version = engine.version
         self.curriculum: Mapping[str, Any] | None = None
         self.bytes, self.worker_seconds = 0, 0.0
         self.error: BaseException | None = None
@@ -88,13 +94,13 @@ class Collection:
         self.arrived: dict[int, Episode] = {}
 
     def allow(self, limit: int | None) -> None:
-        """Lets episodes below an index begin.
+        """Lets episodes below an index begin, with the newest weights or newer ones.
 
         Args:
             limit: The index; None for all.
         """
         with self._engine.changed:
-            self.limit = limit
+            self.limit, self.version = limit, self._engine.version
             self._engine.hand_out()
 
     def take(self, indices: Iterable[int]) -> list[Episode]:
@@ -169,7 +175,9 @@ class RayEngine:
         self.changed = threading.Condition(threading.RLock())
         self.error: BaseException | None = None
         self.deaths = 0
-        self._env, self._worker_settings = env, WorkerSettings(env, _with_paths(policy), threads, precision)
+        shares = max(1, self.settings.num_envs // self.settings.share)
+        self._env = env
+        self._worker_settings = WorkerSettings(env, _with_paths(policy), threads, precision, shares)
         self._workers: list[_Worker] = []
         self._collections: dict[int, Collection] = {}
         self._names = itertools.count()
@@ -312,6 +320,11 @@ class RayEngine:
         return self._wanted
 
     @property
+    def version(self) -> int:
+        """Version of the newest weights that were broadcast."""
+        return self._weights[1]
+
+    @property
     def versions(self) -> list[int]:
         """Version of the weights of each holder of a model, asked now."""
         weights, version = self._weights
@@ -347,10 +360,10 @@ class RayEngine:
             self._weights = (ref, version)  # whoever starts from now on begins with them
             sent = [(worker, worker.handle.update_weights.remote(ref, version)) for worker in self._holders()]
             for worker, asked in sent if not wait else ():
-                self._watch(worker, "other", asked)
-        for _, asked in sent if wait else ():
+                self._watch(worker, "weights", asked)
+        for worker, asked in sent if wait else ():
             try:
-                ray.get(asked)
+                worker.version = ray.get(asked)
             except GONE:
                 continue  # who takes its place begins with them
             except ray.exceptions.RayTaskError as error:
@@ -373,8 +386,12 @@ class RayEngine:
         return [worker for worker in self._workers if worker.kind == kind]
 
     def _holders(self) -> list[_Worker]:
-        kind = "policy" if self.settings.policy_actors else "rollout"
-        return [worker for worker in self._of(kind) if worker.ready]
+        return [worker for worker in self._of(self._holding) if worker.ready]
+
+    @property
+    def _holding(self) -> str:
+        """The kind of worker that holds a model."""
+        return "policy" if self.settings.policy_actors else "rollout"
 
     def _start_workers(self) -> None:
         """All that were asked for, ready, or the error that one of them has."""
@@ -415,7 +432,7 @@ class RayEngine:
             tokenizer = next(one.facts["tokenizer"] for one in self._of("policy") if one.ready)
             started = handle.start.remote(None, 0, policies, GONE, tokenizer)
         else:
-            started = handle.start.remote(weights, version)
+            started, worker.version = handle.start.remote(weights, version), version
         self._watch(worker, "started", started)
 
     def _policies(self) -> list[Any]:
@@ -443,32 +460,34 @@ class RayEngine:
 
     def hand_out(self) -> None:
         """Gives every worker with room a share, the least busy first. Call it with `changed` held."""
-        while True:
-            free = [
-                one for one in self._of("rollout") if one.ready and not one.retiring and one.shares < self._room(one)
-            ]
-            if not free:
-                return
-            worker = min(free, key=lambda one: one.shares)
-            for collection in self._collections.values():
-                share = collection.ledger.hand_out(worker, limit=collection.limit)
-                if share is not None:
-                    worker.shares += 1
-                    ref = worker.handle.play.remote(collection.name, [collection.job], share, collection.curriculum)
-                    self._watch(worker, "played", ref, collection, share)
-                    break
-            else:
-                return
+        while any(map(self._hand_to, sorted(self._free(), key=lambda one: one.shares))):
+            pass
+
+    def _free(self) -> list[_Worker]:
+        return [one for one in self._of("rollout") if one.ready and not one.retiring and one.shares < self._room(one)]
+
+    def _hand_to(self, worker: _Worker) -> bool:
+        """Gives a worker a share of the first collection that has one for it now."""
+        for collection in self._collections.values():
+            # Weights that are still on their way would make episodes staler than `allow` has said.
+            asked = self._holders() if self.settings.policy_actors else [worker]
+            if any(one.version < collection.version for one in asked):
+                continue
+            share = collection.ledger.hand_out(worker, limit=collection.limit)
+            if share is not None:
+                worker.shares += 1
+                ref = worker.handle.play.remote(collection.name, [collection.job], share, collection.curriculum)
+                self._watch(worker, "played", ref, collection, share)
+                return True
+        return False
 
     def _room(self, worker: _Worker) -> int:
-        if not worker.concurrent:
-            return _SHARES_OF_ONE
-        return max(1, self.settings.num_envs // self.settings.share)
+        return (self._worker_settings.shares if worker.concurrent else 1) + _AHEAD
 
     def _watch(
         self,
         worker: _Worker,
-        what: Literal["started", "ended", "played", "other"],
+        what: _What,
         ref: Any,
         collection: Collection | None = None,
         share: Share | None = None,
@@ -500,11 +519,13 @@ class RayEngine:
         elif error is not None and collection is None:
             self.error = _cause(error)
         elif event.what == "started":
-            worker.facts, worker.ready = event.future.result(), True
+            worker.facts = event.future.result()
             worker.concurrent = bool(worker.facts.get("concurrent"))
-            if worker.kind == "policy":
-                for other in self._of("rollout"):
-                    self._watch(other, "other", other.handle.use_policies.remote(self._policies()))
+            self._welcome(worker)
+        elif event.what == "weights":
+            worker.version = max(worker.version, event.future.result())
+            if not worker.ready:
+                self._welcome(worker)
         elif collection is not None and share is not None:
             worker.shares -= 1
             if error is not None:
@@ -512,6 +533,17 @@ class RayEngine:
             else:
                 self._deliver(collection, worker, share, event.future.result())
             self._retire_if_idle(worker)
+
+    def _welcome(self, worker: _Worker) -> None:
+        """A worker that has started is ready, unless there have been newer weights since it began to load."""
+        weights, version = self._weights
+        if worker.kind == self._holding and worker.version < version:
+            self._watch(worker, "weights", worker.handle.update_weights.remote(weights, version))
+            return
+        worker.ready = True
+        if worker.kind == "policy":
+            for other in self._of("rollout"):
+                self._watch(other, "other", other.handle.use_policies.remote(self._policies()))
 
     def _deliver(self, collection: Collection, worker: _Worker, share: Share, packed: PackedEpisodes) -> None:
         self._deaths_in_a_row = 0

@@ -1,4 +1,4 @@
-"""One JSON exchange with a server: bounded in time and memory, and without secrets in what it raises."""
+"""JSON exchanges with servers: bounded in time and memory, asked again where that helps, without secrets in what they raise."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import base64
 import json
 import math
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError
 
-__all__ = ["HttpClient", "Server", "TryAgainError", "servers_of"]
+__all__ = ["HttpClient", "Server", "ServerGroup", "TryAgainError", "servers_of"]
+
+T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _SHOWN: Final = 500
@@ -76,6 +79,7 @@ class HttpClient:
     """Sends JSON and reads JSON.
 
     Args:
+        needed_by: Who asks, for the message where the library is missing.
         timeout: Seconds for a whole exchange.
         connections: Most at once.
         api_key: Sent as a bearer token.
@@ -86,11 +90,13 @@ class HttpClient:
         MissingDependencyError: httpx2 is not installed.
     """
 
-    def __init__(self, *, timeout: float, connections: int, api_key: str | None, secrets: Sequence[str]) -> None:
+    def __init__(
+        self, *, needed_by: str, timeout: float, connections: int, api_key: str | None, secrets: Sequence[str]
+    ) -> None:
         try:
             import httpx2
         except ImportError as error:
-            raise MissingDependencyError("OpenAIPolicy needs httpx2: pip install 'mathturn-gym[openai]'") from error
+            raise MissingDependencyError(f"{needed_by} needs httpx2: pip install 'mathturn-gym[openai]'") from error
         if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key and " " not in api_key):
             raise InvalidValueError("api_key must be printable ASCII without spaces (a line break at its end?)")
         self._timeout = timeout
@@ -183,6 +189,64 @@ class HttpClient:
 
     def _shown(self, data: bytes) -> str:
         return self.scrubbed(data.decode("utf-8", "replace"))[:_SHOWN]
+
+
+class ServerGroup:
+    """Servers of one model: which of them to ask, and what to do when it does not answer. It lives in one event loop.
+
+    key ─► server (by rendezvous hashing, of those that are not resting) ─► ask
+    ▲ failed: it rests; wait, or ask the next one ─┘
+
+    Args:
+        servers: At least one.
+        timeout: Seconds that a server may ask to be left alone.
+        retries: Further attempts of a request that failed for a server's sake.
+        backoff: Seconds before the first retry; doubled with each.
+    """
+
+    def __init__(self, servers: Sequence[Server], *, timeout: float, retries: int, backoff: float) -> None:
+        self._servers = servers
+        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._resting: dict[str, float] = {}  # until when a server that failed is left alone, by the loop's clock
+
+    async def ask(self, key: str, ask: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
+        """Asks the key's server; where that fails, it rests for a pause that doubles, and the next one is asked.
+
+        Raises:
+            PolicyError: none answered after all retries, or the only one that might wants to be left alone for too long.
+        """
+        clock, pause, failure = asyncio.get_running_loop().time, self._backoff, ""
+        for _ in range(self._retries + 1):
+            server, wait = self._choose(key, clock())
+            await asyncio.sleep(wait)
+            try:
+                found = await ask(server)
+            except TryAgainError as error:
+                failure = f"{server.url}: {error}"
+                until = clock() + max(pause, error.after or 0.0)
+                self._resting[server.url] = max(self._resting.get(server.url, 0.0), until)
+                pause *= 2
+            else:
+                self._resting.pop(server.url, None)
+                return found
+        raise PolicyError(
+            f"no answer after {self._retries + 1} attempts; the last: {failure}. Is the server running, and are"
+            f" timeout and retries large enough?"
+        )
+
+    def _choose(self, key: str, now: float) -> tuple[Server, float]:
+        """Whom to ask, and after how many seconds.
+
+        Rendezvous hashing: a key moves only while its own server rests.
+        """
+        up = [server for server in self._servers if self._resting.get(server.url, 0.0) <= now]
+        if up:
+            return max(up, key=lambda server: zlib.crc32(f"{key} {server.url}".encode())), 0.0
+        first = min(self._servers, key=lambda server: self._resting[server.url])
+        wait = self._resting[first.url] - now
+        if wait > self._timeout:
+            raise PolicyError(f"{first.url} wants to be asked again in {wait:.0f} s, which is more than timeout")
+        return first, wait
 
 
 def _retry_after(header: str | None) -> float | None:
