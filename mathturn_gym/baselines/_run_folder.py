@@ -268,13 +268,19 @@ def read_config(run_dir: str | Path) -> RunConfig:
     Raises:
         CheckpointError: the folder holds no run, or its config cannot be read.
     """
+    file, stored = _stored(run_dir)
+    try:
+        return RunConfig.from_json(stored)
+    except InvalidValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _stored(run_dir: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The file of a run's config, and what it holds."""
     file = Path(run_dir) / "config.json"
     if not file.is_file():
         raise CheckpointError(f"no run in {str(run_dir)!r}: it has no config.json")
-    try:
-        return RunConfig.from_json(read_object(file))
-    except InvalidValueError as error:
-        raise CheckpointError(f"{file}: {error}") from error
+    return file, read_object(file)
 
 
 def code_named_in(run_dir: str | Path) -> list[str]:
@@ -286,7 +292,7 @@ def code_named_in(run_dir: str | Path) -> list[str]:
     Raises:
         CheckpointError: its config cannot be read.
     """
-    config = read_object(Path(run_dir) / "config.json")
+    _, config = _stored(run_dir)
     tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
     parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
     others = [parts["algorithm"].get("name"), parts["policy"].get("model")]

@@ -27,7 +27,11 @@ def test_what_never_ends_is_stopped_and_leaves_no_thread() -> None:
 
 
 def test_waiting_is_no_work() -> None:
-    assert bounded(lambda: time.sleep(0.5) or 3, 0.2) == 3
+    def wait() -> int:
+        time.sleep(0.5)
+        return 3
+
+    assert bounded(wait, 0.2) == 3
 
 
 def test_its_exception_is_the_callers() -> None:

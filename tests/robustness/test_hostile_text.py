@@ -127,9 +127,10 @@ def test_hostile_text_is_shown_inert_and_stored_exactly(name: str, tmp_path: Pat
 
 
 def test_texts_that_are_no_unicode_are_refused_where_they_are_tokenized() -> None:
-    for keywords, problem in (({}, "a\ud800"), ({"system_prompt": "a\ud800"}, "a")):
+    for prompt, system_prompt in (("a\ud800", None), ("a", "a\ud800")):
+        config = EnvConfig("MathSingleTurn-v0", system_prompt=system_prompt)
         with pytest.raises(InvalidValueError, match=r"lone surrogate U\+D800 at character \d+"):
-            EnvConfig("MathSingleTurn-v0", **keywords).make(problems=[Problem("p", problem, ("2",))]).reset()
+            config.make(problems=[Problem("p", prompt, ("2",))]).reset()
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name not in ("nul", "surrogates", "combining", "controls")])
@@ -141,7 +142,9 @@ def test_files_may_be_called_anything(name: str, tmp_path: Path) -> None:
     folder = tmp_path / TEXTS[name].replace("/", "∕")[:40]
     folder.mkdir()
     episode, _ = episode_of("x")
-    write_episodes(folder / "episodes.jsonl", [replace(episode, problem_id=f"p{i}", index=i) for i in range(2)])
+    write_episodes(
+        folder / "episodes.jsonl", [replace(episode, problem_id=f"p{i}", index=i, gold=("2",)) for i in range(2)]
+    )
     for command in (
         ["view", str(folder)],
         ["compare-eval", str(folder), str(folder)],
