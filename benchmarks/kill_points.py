@@ -25,6 +25,7 @@ import hashlib
 import importlib
 import json
 import logging
+import math
 import os
 import random
 import re
@@ -56,7 +57,7 @@ from mathturn_gym.cli.app import app  # noqa: E402
 from mathturn_gym.cli.evaluate import missing_ranges  # noqa: E402
 from mathturn_gym.config import EnvConfig  # noqa: E402
 from mathturn_gym.decoding import load_policy  # noqa: E402
-from mathturn_gym.packing import pack  # noqa: E402
+from mathturn_gym.packing import pack, unpack  # noqa: E402
 from mathturn_gym.tasks import load_task  # noqa: E402
 from mathturn_gym.trajectories import (  # noqa: E402
     EpisodeWriter,
@@ -185,6 +186,23 @@ def records(path: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (one["metadata"].get("iteration", 0), one["index"]))
 
 
+def apart(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is equal to the bit, and the log-probs, whose last bits depend on who was sampled together with whom."""
+    logprobs = [[float(value) for value in one.pop("logprobs")] for one in found]
+    return {"episodes": digest(found), "logprobs": logprobs}
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Equal; floats to 1e-5."""
+    if isinstance(expected, Mapping):
+        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    return (
+        math.isclose(found, expected, rel_tol=0.0, abs_tol=1e-5) if isinstance(expected, float) else found == expected
+    )
+
+
 def look_at_run(run: Path) -> dict[str, Any]:
     """Everything of a run but what a clock said."""
     newest = run / "checkpoint"
@@ -255,9 +273,8 @@ def do_eval(folder: Path) -> None:
 def look_at_eval(folder: Path) -> dict[str, Any]:
     place = folder / "eval"
     return {
-        "episodes": digest(records(place / "episodes.jsonl")),
+        **apart(records(place / "episodes.jsonl")),
         "report": json.loads((place / "report.json").read_text()),
-        "page": len((place / "report.html").read_text()),
         "files": sorted(one.name for one in place.iterdir()),
     }
 
@@ -285,11 +302,9 @@ def do_collect(folder: Path) -> None:
 
 
 def look_at_files(folder: Path) -> dict[str, Any]:
-    files = ("episodes.jsonl.gz", "batch.safetensors")
-    return {
-        "episodes": digest(records(folder / "episodes.jsonl")),
-        **{name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files},
-    }
+    found = {name: apart(records(folder / name)) for name in ("episodes.jsonl", "episodes.jsonl.gz")}
+    batch = [episode_to_record(episode) for episode in unpack(load_batch(folder / "batch.safetensors"))]
+    return {**found, "batch.safetensors": apart(batch)}
 
 
 def files_intact(folder: Path) -> None:
@@ -543,8 +558,8 @@ class Kills:
             if not wrong:
                 ended = in_process(step)
                 wrong = "" if ended.code == 0 else f"{what}: {ended.text}"
-        if not wrong and ended.value != self.expected:
-            names = [name for name in self.expected if ended.value.get(name) != self.expected[name]]
+        if not wrong and not same(ended.value, self.expected):
+            names = [name for name in self.expected if not same(ended.value.get(name), self.expected[name])]
             wrong = f"differs in {', '.join(names)}: {ended.value} instead of {self.expected}"
         return {"point": list(point), "killed": killed, "wrong": wrong}
 

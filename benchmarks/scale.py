@@ -104,7 +104,7 @@ def policies(repeats: int, count: int = 64, seconds: float = 0.2) -> dict[str, A
         policy = simulated(seconds=seconds, replicas=count if policy_actors else count // 2)
         for at_once in (count, 2 * count):
             settings = RaySettings(
-                rollout_actors=2, policy_actors=policy_actors, num_envs=at_once // 2, share=4, cpus=0.5
+                rollout_actors=2, policy_actors=policy_actors, num_envs=at_once // 2, share=8, cpus=0.5
             )
             with RayEngine(ENV, policy, settings) as engine:
                 engine.collect(at_once)

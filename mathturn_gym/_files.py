@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,9 +22,13 @@ __all__ = [
     "replacing",
     "storage_errors",
     "sync",
+    "tidy",
     "write_atomically",
     "write_json",
 ]
+
+_SCRATCH: Final = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.new")
+"""What `replacing` calls the file that is written to."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -87,6 +92,31 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
                 scratch.unlink()
             raise
         sync(target.parent, whole=False)
+
+
+def tidy(folder: str | os.PathLike[str]) -> None:
+    """Deletes what processes have left in a folder that were killed while they wrote a file there.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    with storage_errors(folder):
+        for one in Path(folder).glob(".*.new"):
+            found = _SCRATCH.fullmatch(one.name)
+            if found is not None and not _is_alive(int(found[1])):
+                one.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True  # there, signal 0 ends a process
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
 
 
 def sync(path: str | os.PathLike[str], *, whole: bool = True) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mathturn_gym import _files
-from mathturn_gym._files import locked, replacing, sync, write_atomically
+from mathturn_gym._files import locked, replacing, sync, tidy, write_atomically
 from mathturn_gym.errors import LockedError, StorageError
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
@@ -239,3 +239,19 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         process.stdout.close()
+
+
+def test_what_killed_writers_left_is_tidied_away_and_nothing_else(tmp_path: Path) -> None:
+    dead, alive = 4_194_305, os.getpid()  # Linux gives no process a number above 4,194,304
+    names = [
+        f".a.json.{dead}-0123abcd.new",
+        f".a.json.{alive}-0123abcd.new",
+        ".mine.new",
+        ".new",
+        "a.json",
+        ".x.1-z.new",
+    ]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    tidy(tmp_path)
+    assert {one.name for one in tmp_path.iterdir()} == set(names[1:])

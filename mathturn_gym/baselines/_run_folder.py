@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym._files import locked, storage_errors, sync, write_atomically, write_json
+from mathturn_gym._files import locked, storage_errors, sync, tidy, write_atomically, write_json
 from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
@@ -102,6 +102,7 @@ class RunFolder:
         if self._config_file.is_file():
             if resume:
                 self._check_same()
+                self._tidy()
             elif overwrite:
                 self._empty()
             else:
@@ -109,6 +110,15 @@ class RunFolder:
                     f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
                 )
         write_json(self._config_file, self._config.to_json())
+
+    def _tidy(self) -> None:
+        """Deletes what a process that was killed here has left half-written."""
+        tidy(self.path)
+        shutil.rmtree(self.path / _FRESH, ignore_errors=True)
+
+    def _drop_outdated(self) -> None:
+        for outdated in self.checkpoints()[self._config.keep :]:
+            shutil.rmtree(outdated, ignore_errors=True)
 
     def _empty(self) -> None:
         with storage_errors(self.path):
@@ -183,6 +193,8 @@ class RunFolder:
     def whole_checkpoint(self) -> Path | None:
         """The newest checkpoint whose files are as they were written; None where a run has not come to its first.
 
+        Those before it that a process was about to delete when it was killed are deleted.
+
         Raises:
             CheckpointError: there are checkpoints and none of them is whole, or they were deleted.
         """
@@ -193,6 +205,8 @@ class RunFolder:
             except CheckpointError as error:
                 problems.append(str(error))
                 continue
+            if not problems:  # of a broken one, what came before is needed until the next is written
+                self._drop_outdated()
             for problem in problems:
                 _LOG.warning("%s; going on from %s, the checkpoint before", problem, checkpoint.name)
             return checkpoint
@@ -217,8 +231,7 @@ class RunFolder:
                 self.checkpoint_path.rename(aside)
             fresh.rename(self.checkpoint_path)
             sync(self.path, whole=False)
-        for outdated in self.checkpoints()[self._config.keep :]:
-            shutil.rmtree(outdated, ignore_errors=True)
+        self._drop_outdated()
 
     def close(self) -> None:
         """Closes the event file and the Weights & Biases run, and lets other processes in."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.console import Console
 
-from mathturn_gym._files import storage_errors, write_json
+from mathturn_gym._files import locked, storage_errors, tidy, write_json
 from mathturn_gym._terminal import terminal
 from mathturn_gym._text import visible
 from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, ray_settings
@@ -107,17 +107,17 @@ def evaluate(
         "seed": seed,
     }
     workers = ray_settings(engine, engine_settings)
-    folder = _Folder(out, settings, resume=resume, overwrite=overwrite)
-    problems, options = _different(source, total, samples, seed), {"seed": seed, "group_size": samples}
-    if workers is not None:
-        policy_config = start.config(device=device, seed=seed, **sampling)
-        playing = _on_ray(config, policy_config, workers, problems, total, options)
-    else:
-        player = start.load(device=device, seed=seed, **sampling)
-        playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
-    with playing as play:
-        done = play_and_keep(play, total, folder.episodes_path, console=console)
-    _report(console, folder, done, settings, config, title=_title(start, config, source))
+    with _Folder(out, settings, resume=resume, overwrite=overwrite) as folder:
+        problems, options = _different(source, total, samples, seed), {"seed": seed, "group_size": samples}
+        if workers is not None:
+            policy_config = start.config(device=device, seed=seed, **sampling)
+            playing = _on_ray(config, policy_config, workers, problems, total, options)
+        else:
+            player = start.load(device=device, seed=seed, **sampling)
+            playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
+        with playing as play:
+            done = play_and_keep(play, total, folder.episodes_path, console=console)
+        _report(console, folder, done, settings, config, title=_title(start, config, source))
 
 
 def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
@@ -222,7 +222,7 @@ def missing_ranges(done: Iterable[int], total: int) -> Iterator[tuple[int, int]]
 
 
 class _Folder:
-    """Where an evaluation is written: settings.json, episodes.jsonl, report.json."""
+    """Where an evaluation is written: settings.json, episodes.jsonl, report.json; by one process at a time."""
 
     def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
         self.path = path
@@ -230,6 +230,25 @@ class _Folder:
         settings_path = path / "settings.json"
         if path.exists() and not path.is_dir():
             raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
+        with storage_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        self._held = ExitStack()
+        self._held.enter_context(locked(path / ".lock"))
+        try:
+            self._open(settings_path, settings, resume=resume, overwrite=overwrite)
+        except BaseException:
+            self._held.close()
+            raise
+
+    def __enter__(self) -> _Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def _open(self, settings_path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+        path = self.path
+        tidy(path)
         if self.episodes_path.exists() and overwrite:
             self.episodes_path.unlink()
             for name in ("report.json", "report.html"):
@@ -241,8 +260,6 @@ class _Folder:
             )
         elif self.episodes_path.exists():
             self._check_same(settings_path, settings)
-        with storage_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
         write_json(settings_path, settings)
 
     def _check_same(self, path: Path, settings: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def verify(
     verifier: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --audit: mathturn, mathturn-boxed, mathturn-lenient, math-verify, trl, verifiers, inspect, or "
+            help="With --audit: mathturn, mathturn-boxed, mathturn-lenient, math-verify, trl, verifiers, inspect, lighteval, or "
             "package.module:function; several times; all that are installed by default."
         ),
     ] = None,
@@ -188,7 +188,7 @@ def _tell_share(verifier: Verifier | JudgedVerifier) -> None:
 
     if isinstance(verifier, JudgedVerifier):
         told = f"judge {verifier.judge_name} {verifier.counts}"
-        Console(stderr=True, soft_wrap=True).print(told, markup=False, highlight=False)
+        terminal(stderr=True, soft_wrap=True).print(told, markup=False, highlight=False)
 
 
 def _record(verdict: Verdict) -> dict[str, Any]:

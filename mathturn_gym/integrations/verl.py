@@ -1,6 +1,6 @@
 """verl's `AgentLoopBase` on this environment.
 
-    python -m mathturn_gym.integrations.verl lins --size 1000 --out train.parquet     # the data set, agent_name and all
+    python -m mathturn_gym.integrations.verl lins --size 600 --out train.parquet     # the data set, agent_name and all
 
 and a file `agents.yaml` for `actor_rollout_ref.rollout.agent.agent_loop_config_path`:
 

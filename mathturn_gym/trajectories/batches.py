@@ -13,7 +13,7 @@ import numpy as np
 
 from mathturn_gym._files import replacing
 from mathturn_gym._json import parse_json
-from mathturn_gym.errors import InvalidValueError, MathTurnError
+from mathturn_gym.errors import InvalidValueError, MathTurnError, StorageError
 from mathturn_gym.trajectories.records import build_episode, facts_to_record
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
     Raises:
         InvalidValueError: another suffix.
         InvalidEpisodeError: metadata that JSON would change.
+        StorageError: the disk is full, or the folder read-only; an old file stands.
     """
     import torch
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     from mathturn_gym.packing import Pieces
@@ -66,8 +68,11 @@ def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
         "max_seqlen": str(batch.max_seqlen),
         "has_logprobs": str(int(batch.has_logprobs)),
     }
-    with replacing(target) as scratch:
-        save_file(tensors, scratch, metadata=header)
+    try:
+        with replacing(target) as scratch:
+            save_file(tensors, scratch, metadata=header)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise StorageError(f"{target} cannot be written: {error}") from error
 
 
 def load_batch(path: str | os.PathLike[str]) -> PackedBatch:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from mathturn_gym._files import bounded_lines, replacing
+from mathturn_gym._files import bounded_lines, replacing, storage_errors
 from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_int
 from mathturn_gym.trajectories.records import episode_from_record, episode_to_record
@@ -168,6 +168,7 @@ def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode], *,
     Raises:
         InvalidValueError: a suffix that is not known, or a folder that is not there.
         InvalidEpisodeError: an episode that cannot be stored without loss.
+        StorageError: the disk is full, or the folder read-only; an old file stands.
         MissingDependencyError: Parquet without pyarrow.
     """
     target = Path(path)
@@ -190,6 +191,7 @@ class EpisodeWriter:
 
     Raises:
         InvalidValueError: another suffix, or a folder that is not there.
+        StorageError: it cannot be written.
 
     >>> with EpisodeWriter("run/episodes.jsonl") as writer:  # doctest: +SKIP
     ...     collect(env, policy, 100, on_episode=writer.write)
@@ -201,17 +203,24 @@ class EpisodeWriter:
             raise InvalidValueError(f"path must end in .jsonl, which can be continued, got {self.path.name!r}")
         if not self.path.parent.is_dir():
             raise InvalidValueError(f"path must be in a folder that is there, got {str(self.path)!r}")
-        _cut_torn_line(self.path)
-        self._stream = self.path.open("a", encoding="utf-8")
+        with storage_errors(self.path):
+            _cut_torn_line(self.path)
+            self._stream = self.path.open("a", encoding="utf-8")
 
     def write(self, episode: Episode) -> None:
-        """Appends an episode; a reader of the file finds it from now on."""
-        _write_lines(self._stream, [episode])
-        self._stream.flush()
+        """Appends an episode; a reader of the file finds it from now on.
+
+        Raises:
+            StorageError: the disk is full; what was written before is there.
+        """
+        with storage_errors(self.path):
+            _write_lines(self._stream, [episode])
+            self._stream.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        self._stream.close()
+        with storage_errors(self.path):
+            self._stream.close()
 
     def __enter__(self) -> EpisodeWriter:
         return self

@@ -30,6 +30,9 @@ Gold: TypeAlias = str | Sequence[str]
 
 _REMEMBERED = 16_384
 _MAX_REMEMBERED = 400
+# What may stand before and after all that is told.
+_TOLD_BEFORE = re.compile(r"(?:[:：>#=\]\n]|(?<![a-zA-Z])(?:is|are)|[是为])[\s$*_\"'“]*\Z")
+_TOLD_AFTER = re.compile(r"[ \t$*_\"'”.。!]*(?:\Z|\n|</|<\||\[/)")
 _SOMETHING = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z0-9]")
 
 
@@ -244,6 +247,8 @@ class Verifier:
                 whole = response.strip()
                 if whole in ((accepted,) if isinstance(accepted, str) else accepted):
                     found = Extraction(whole, response.index(whole), response.index(whole) + len(whole), "whole")
+            if found is not None and found.rule in ("tag", "hash", "phrase"):
+                found = _as_told(response, found, (accepted,) if isinstance(accepted, str) else accepted)
             return accepted, found
         if kind != "answer":
             raise_unknown_name("kind", kind, ["response", "answer"])
@@ -359,6 +364,23 @@ class Verifier:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _as_told(response: str, found: Extraction, golds: Sequence[str]) -> Extraction:
+    """What was found, or the accepted answer that stands around it and is all that was told.
+
+    A sentence may be the answer: of `1.5 meters wide by 1.25 meters tall` the rules find the first value.
+    """
+    for gold in golds:
+        text = gold.strip()
+        if len(text) <= found.end - found.start or len(text) > _MAX_REMEMBERED:
+            continue
+        # A sign of money or of a formula may stand in front of what was found.
+        start = response.rfind(text, max(0, found.end - len(text)), found.start + 1 + len(text))
+        end = start + len(text)
+        if start >= 0 and _TOLD_BEFORE.search(response, max(0, start - 40), start) and _TOLD_AFTER.match(response, end):
+            return Extraction(text, start, end, found.rule)
+    return found
 
 
 def _ask(session: Session, case: _OpenCase) -> None:

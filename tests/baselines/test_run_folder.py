@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -161,6 +162,26 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(run: Path, rea
 def test_a_process_that_died_between_two_renames_has_lost_nothing(run: Path) -> None:
     (run / "checkpoint").rename(run / "checkpoint-6")
     assert resume(run).status == "finished"
+
+
+def test_what_a_killed_process_has_left_is_tidied_away(run: Path) -> None:
+    shutil.copytree(run / "checkpoint-4", run / "checkpoint-2")
+    (run / "checkpoint-2" / "model.safetensors").unlink()  # it was being deleted
+    shutil.copytree(run / "checkpoint", run / ".checkpoint.new")
+    (run / ".metrics.jsonl.4194305-0123abcd.new").write_text("{")  # a number that no process has
+    assert resume(run).status == "finished"
+    assert {one.name for one in run.glob("checkpoint*")} == {"checkpoint", "checkpoint-4"}
+    assert {one.name for one in run.glob(".*")} == {".lock"}
+
+
+def test_a_broken_checkpoint_keeps_the_one_before_whatever_keep_says(run: Path) -> None:
+    damage_truncated(run / "checkpoint" / "model.safetensors")
+    folder = RunFolder(run, dataclasses.replace(read_config(run), keep=1), resume=True)
+    try:
+        assert folder.whole_checkpoint() == run / "checkpoint-4"
+        assert (run / "checkpoint-4").is_dir()
+    finally:
+        folder.close()
 
 
 def test_another_checkpoint_of_another_run_is_refused(run: Path, tmp_path: Path, small: Small) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mathturn_gym._files import locked
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
 from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.errors import CheckpointError, InvalidValueError, ProblemFileError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError
 from mathturn_gym.problems import ProblemFile
 from mathturn_gym.tasks import load_task
 from mathturn_gym.trajectories import read_episodes
@@ -87,6 +88,16 @@ def test_folders_are_never_mixed_up(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=r"env.num_turns was 4 and is now 2"):
         evaluate(*args, "--num-turns", "2", "--resume")
     assert evaluate(*args, "--num-turns", "2", "--overwrite").exit_code == 0
+
+
+def test_one_process_evaluates_in_a_folder_at_a_time(tmp_path: Path) -> None:
+    args = ("--policy", "random", "--episodes", "4", "--out", str(tmp_path))
+    for choice in (["--resume"], ["--overwrite"], []):
+        with locked(tmp_path / ".lock"), pytest.raises(LockedError, match="another process works in"):
+            evaluate(*args, *choice)
+        assert [one.name for one in tmp_path.iterdir()] == [".lock"]
+    assert evaluate(*args).exit_code == 0
+    assert evaluate(*args, "--resume").exit_code == 0, "it was given back"
 
 
 def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

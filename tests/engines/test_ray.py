@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import threading
 import time
 import warnings
@@ -154,6 +155,15 @@ def test_ray_takes_the_cluster_file_of_the_examples() -> None:
 def test_what_a_worker_cannot_load_is_said_at_the_start(env: EnvConfig, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"holds no config\.json"):
         RayEngine(env, PolicyConfig(str(tmp_path)), RaySettings(rollout_actors=1))
+
+
+def test_an_address_where_no_cluster_is(env: EnvConfig, simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(EngineError, match=f"nothing answers at the address '{address}' of the Ray cluster"):
+        RayEngine(env, simulated(), RaySettings(address=address))
 
 
 def test_problems_travel(env: EnvConfig, simulated: Any, tmp_path: Path) -> None:

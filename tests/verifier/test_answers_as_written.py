@@ -177,6 +177,23 @@ WRONG += [
 ]
 
 
+RIGHT += [
+    ("7.5", "7 and a half"),
+    ("\\frac{15}{4}", "3 and three quarters"),
+    ("\\log_4(8)=\\frac{3}{2}", "\\log_4(8)=\\frac{6}{4}"),
+]
+WRONG += [
+    ("7.5", "7 and a third"),
+    ("7", "7 and a half"),
+    # What divides by zero is true of nothing.
+    ("\\log_4(8)=\\frac{3}{2}", "\\log_4(8)=\\frac{3}{0}"),
+    ("\\log_4(8)=\\frac{3}{2}", "\\log_0(8)=\\frac{3}{2}"),
+    ("\\log_4(8)=\\frac{3}{2}", "\\log_4(0)=\\frac{3}{2}"),
+    ("\\frac12=0.5", "\\frac12=\\frac{1}{0}"),
+    ("\\sqrt{4}=2", "\\sqrt{4}=0^{-1}"),
+]
+
+
 @pytest.mark.parametrize(("gold", "answer"), RIGHT)
 def test_the_same_answer_written_otherwise(gold: str, answer: str) -> None:
     verdict = VERIFIER.verify(answer, gold, kind="answer")
@@ -238,3 +255,38 @@ def test_every_reading_that_strips_is_in_the_documentation() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "verifier.md").read_text(encoding="utf-8")
     missing = [what for what in STRIPPED if f"| {what} |" not in page]
     assert not missing
+
+
+TALL = "1.5 meters wide by 1.25 meters tall"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        f"The final answer is {TALL}.",
+        f"#### {TALL}",
+        f"<answer>{TALL}</answer>",
+        f"**Final Answer:** {TALL}",
+        f"The final answer is ${TALL}$.",
+    ],
+)
+def test_a_sentence_that_is_the_accepted_answer_is_right(response: str) -> None:
+    verdict = VERIFIER.verify(response, TALL)
+    assert verdict.correct
+    assert verdict.answer == TALL
+    assert verdict.span is not None
+    assert response[slice(*verdict.span)] == TALL
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        f"The final answer is {TALL} by 3 meters deep.",
+        f"The final answer is 1.5 meters, not {TALL}.",
+        f"#### 2 meters or {TALL}",
+        f"#### {TALL} or 7",
+        "The final answer is 1.5 meters wide by 1.35 meters tall.",
+    ],
+)
+def test_a_sentence_with_more_in_it_is_not(response: str) -> None:
+    assert not VERIFIER.verify(response, TALL).correct

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym._files import write_json
+from mathturn_gym._files import tidy, write_json
 from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._run_folder import flat, read_object
 from mathturn_gym.baselines.compare.matrix import Cell
@@ -122,6 +122,7 @@ class CellFolder:
 
     def begin(self) -> bool:
         """Clears away what an earlier attempt cannot go on from; True where there is a checkpoint to go on from."""
+        tidy(self.path)
         self._failed.unlink(missing_ok=True)
         if any(self.run.glob("checkpoint*")):
             return True

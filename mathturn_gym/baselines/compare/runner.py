@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym._files import locked, write_json
+from mathturn_gym._files import locked, tidy, write_json
 from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare._lookup import check_cells, config_of
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
@@ -135,6 +135,7 @@ def run_matrix(
     waiting = [folder for folder, outcome in zip(folders, outcomes, strict=True) if not outcome.done]
     jobs, observer = min(check_int("jobs", jobs, low=1), cores()), observer or Observer()
     with locked(Path(out) / ".lock"):  # two comparisons in one folder would run the same cells twice
+        tidy(out)
         observer.begin(outcomes, jobs)
         return _run(waiting, jobs, observer, interrupted)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ GONE: Final[tuple[type[BaseException], ...]] = (
 """What says that a worker, or what it made, is gone, and nothing about the work itself."""
 
 _ALIKE: Final = ("mathturn_gym", "torch", "transformers")
+_CONNECT_SECONDS: Final = 10.0
 _PROBE: Final = "mathturn_gym.engines._probe:FACTS"
 
 
@@ -40,6 +43,7 @@ def connected(settings: RaySettings) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _check_answers(settings.address or os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address=settings.address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -49,6 +53,20 @@ def connected(settings: RaySettings) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raises where nothing listens at an address; Ray itself would try for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto" and its like are Ray's to resolve
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise EngineError(
+            f"nothing answers at the address {address!r} of the Ray cluster ({error}): is it the head node's, with the port"
+            " of `ray start --head --port`?"
+        ) from error
 
 
 def check_nodes(own: Mapping[str, str], timeout: float) -> None:

@@ -80,6 +80,26 @@ def _inspect(settings: dict[str, Any]) -> Check:
     return check
 
 
+def _lighteval(settings: dict[str, Any]) -> Check:
+    """Its metric for mathematics, reading numbers and LaTeX in gold and answer, a box first, as its benchmarks set it up."""
+    from lighteval.metrics.dynamic_metrics import MultilingualExtractiveMatchMetric
+    from lighteval.metrics.utils.extractive_match_utils import ExprExtractionConfig, LatexExtractionConfig
+    from lighteval.models.model_output import ModelResponse
+    from lighteval.tasks.requests import Doc
+
+    metric = MultilingualExtractiveMatchMetric(
+        gold_extraction_target=(ExprExtractionConfig(), LatexExtractionConfig()),
+        pred_extraction_target=(ExprExtractionConfig(), LatexExtractionConfig(boxed_match_priority=0)),
+        precision=5,
+    )
+
+    def check(response: str, gold: str, kind: str) -> bool:
+        doc = Doc(query="", choices=[f"\\boxed{{{gold}}}"], gold_index=0)
+        return bool(metric.compute(doc=doc, model_response=ModelResponse(text=[_boxed(response, kind)])) > 0.5)
+
+    return check
+
+
 def _by_path(settings: dict[str, Any]) -> Check:
     """`package.module:function`, called with response and gold; a verdict, a truth value or a score above 0.5 is right."""
     module, _, name = settings["verifier"].partition(":")
@@ -101,6 +121,7 @@ BUILT_IN: dict[str, Callable[[dict[str, Any]], Check]] = {
     "trl": _trl,
     "verifiers": _verifiers,
     "inspect": _inspect,
+    "lighteval": _lighteval,
 }
 
 # What a verifier has no reason to do while it looks at an answer; raised by the interpreter itself, whoever asks for it.

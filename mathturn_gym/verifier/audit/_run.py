@@ -92,7 +92,13 @@ def check_verifier_name(name: str) -> None:
 
 def installed_verifiers() -> list[str]:
     """Names of the verifiers that are to be had here, ours first."""
-    homes = {"math-verify": "math_verify", "trl": "trl", "verifiers": "verifiers", "inspect": "inspect_ai"}
+    homes = {
+        "math-verify": "math_verify",
+        "trl": "trl",
+        "verifiers": "verifiers",
+        "inspect": "inspect_ai",
+        "lighteval": "lighteval",
+    }
     return ["mathturn", *(name for name, module in homes.items() if importlib.util.find_spec(module) is not None)]
 
 
@@ -102,7 +108,7 @@ def run_audit(
     """Runs a verifier over cases, one after the other, in a process of its own.
 
     Args:
-        verifier: `mathturn` (also `mathturn-boxed`, `mathturn-lenient`), `math-verify`, `trl`, `verifiers`, `inspect`, or an
+        verifier: `mathturn` (also `mathturn-boxed`, `mathturn-lenient`), `math-verify`, `trl`, `verifiers`, `inspect`, `lighteval`, or an
             import path `package.module:function` of a function that takes a response and a gold answer.
         cases: The cases.
         form: The form of `mathturn`'s verifier.

@@ -48,7 +48,7 @@ _HASH = re.compile(r"####[ \t]*([^\n]*)")
 
 # "Answer" in the languages that models answer in most.
 _ANSWER = (
-    r"answers?|respuestas?|respostas?|r[ée]ponse|antwort|endergebnis|risposta|ответ|відповідь|odpowied[zź]|odpověď|cevap|"
+    r"answers?|ans(?=\.?\s?[:=])|respuestas?|respostas?|r[ée]ponse|antwort|endergebnis|risposta|ответ|відповідь|odpowied[zź]|odpověď|cevap|"
     r"jawaban|antwoord|svar|đáp\s(?:án|số)|câu\strả\slời|答案|答え|答(?=[:：])|解答|정답|답|উত্তর|उत्तर|คำตอบ|సమాధానం|jibu|"
     r"الإجابة|الجواب|پاسخ"
 )
@@ -63,7 +63,7 @@ _SENTENCE_CUE = re.compile(
     # What the answer is to: "answer to the question is", "answer, in centimeters:".
     r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot)"
     r"[^\s.:;!?。：！？=]{1,24}){0,8}?(?:[^\s\x00-\x7f。：！？]{0,10}?)"
-    rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))",
+    rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))(?:\s?(?:option|choice|选项)(?=[\s(]{{0,3}}[A-Z]\b))?",
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
@@ -81,6 +81,9 @@ _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
 _STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
 _TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know))\b", re.IGNORECASE)
 _ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
+# Letters that are words of English where a sentence ends in them: "This is a".
+_PROSE_LETTERS = frozenset("aI")
+_BULLET = re.compile(r"[ \t]{0,20}[-*•][ \t]+")
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
 
@@ -298,8 +301,9 @@ def _content_of_statement(text: str, start: int, end: int) -> Extraction | None:
     span = value_in(text, start, end)
     if span is not None:
         return _trimmed(text, *_undelimited(text, *span), "phrase")
-    sentence = _STOP.search(text, start, end)
-    stop = end if sentence is None else sentence.start()
+    # A point inside of braces ends no sentence.
+    stops = (match.start() for match in _STOP.finditer(text, start, end))
+    stop = next((at for at in stops if text.count("{", start, at) == text.count("}", start, at)), end)
     return _trimmed(text, *strip_span(text, start, stop), "phrase")
 
 
@@ -328,6 +332,9 @@ def _whole(text: str) -> Extraction | None:
 
 def _last_lines(text: str) -> Extraction | None:
     """The last sentence of the last line that holds a formula, an expression or a number: the first of these it holds."""
+    bullets = _last_bullets(text)
+    if bullets is not None:
+        return bullets
     found = formulas(text)
     for start, end in itertools.islice(_lines_from_the_end(text), _MAX_LINES):
         while found and found[-1].start >= end:
@@ -343,6 +350,18 @@ def _last_lines(text: str) -> Extraction | None:
     return None
 
 
+def _last_bullets(text: str) -> Extraction | None:
+    """The list that a response ends with, where each of its points is an expression; a line of its own may be a negative number."""
+    places: list[Span] = []
+    for start, end in itertools.islice(_lines_from_the_end(text), _MAX_LINES):
+        bullet = _BULLET.match(text, start, end)
+        span = (start, end) if bullet is None else strip_span(text, bullet.end(), end)
+        if bullet is None or not is_expression(text[slice(*span)]):
+            break
+        places.append(span)
+    return _joined(text, places[::-1], "line") if len(places) > 1 else None
+
+
 def _value_of_sentence(text: str, start: int, end: int, has_formulas: bool) -> Extraction | None:
     start, end = strip_span(text, start, end)
     if start >= end:
@@ -351,6 +370,8 @@ def _value_of_sentence(text: str, start: int, end: int, has_formulas: bool) -> E
     if span is None:
         number = None if has_formulas else last_number(text, start, end)
         return None if number is None else _trimmed(text, *number, "number")
+    if text[slice(*span)] in _PROSE_LETTERS and span[0] > start:
+        return None
     whole = span == (start, end)
     inner = _undelimited(text, *span)
     rule = "formula" if has_formulas else "line" if whole else "number"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mathturn_gym.verifier.reading._boxes import Span, boxed
+from mathturn_gym.verifier.reading._commands import COMMANDS
 from mathturn_gym.verifier.reading._formulas import Formula, formulas
 from mathturn_gym.verifier.reading._lexer import FUNCTIONS
 from mathturn_gym.verifier.reading._prepared import prepare
@@ -28,7 +29,8 @@ MAX_STATEMENT = 2_000
 _COMMAND = re.compile(
     r"\\(?:text|mbox|mathrm|operatorname)[a-z]*\s*\{[^{}]*\}|\\(?:begin|end)\s*\{[^{}]*\}(?:\{[^{}]*\})?|\\[a-zA-Z]+"
 )
-_WORD = re.compile(r"[a-zA-Z]+|[^\W\d_a-zA-Zα-ωΑ-Ωπ∞√]+")
+_LONG_COMMAND = re.compile(r"\\([a-zA-Z]{4,})")
+_WORD = re.compile(r"[a-zA-Z]+|[^\W\d_a-zA-Zα-ωΑ-Ωπ∞√½⅓⅔¼¾⅐-⅞²³¹⁰ⁱ⁴-₎]+")
 # Short words of sentences; longer ones are taken for prose unless they are known to mathematics.
 _STOP = frozenset(
     [
@@ -88,7 +90,8 @@ _MATHS_WORDS = FUNCTIONS | {"pi", "infinity", "inf", "or", "and", "mod", "deg", 
 _LEADING = " \t\r\n*_:：=\"'“”‘`>→⇒∴~>,，、"
 _TRAILING = " \t\r\n*_\"'“”’`.,;:。．，；！!"
 _NUMBER = r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)(?:\s?/\s?\d+)?(?:\s?%)?"
-_NUMBERS = re.compile(rf"(?<![\w.\\^])(?<!not )\$?({_NUMBER})")
+# A script without spaces between its words may stand right before a number.
+_NUMBERS = re.compile(rf"(?<![^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])(?<![.\\^])(?<!not )\$?({_NUMBER})")
 # `Step 5:`, `3.` at the beginning of a line, `(11)` at the end of one: numbers that count lines.
 _LABEL = re.compile(
     r"(?:(?:step|equation|eq\.?|case|part|question|problem|line|figure|table|section|page|note)\s*\(?\d+\)?[.:)]?)"
@@ -100,14 +103,22 @@ _COPULA = re.compile(
     r"é|são|è|sono|là|adalah|ni)(?![a-zA-Z])(?!\s+(?:not|no|neither)\b)(?:\s+(?:approximately|about|simply|just|thus|therefore|"
     r"equal to|given by|exactly|then|indeed|the number|the value)\b)*|[:：=→]|(?<!不)[是为為](?:[:：])?|等于|равн[оаы]|равен|=|は|は、|은|는"
 )
+_ASSIGNMENT = re.compile(r"(?<![a-zA-Z\\_^{])[a-zA-Z](?:_\{?\w\}?)?\s{0,3}=")
 _NEGATION = re.compile(r"\b(?:not|neither|nor|wrong|incorrect|instead)\b", re.IGNORECASE)
 _JOIN = re.compile(r"\s{0,9}(?:,|;|、|，|\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|和|或|及|与)\s{0,9}")
+# Before a word of prose: what belongs to it, and not to the value in front (`20, I think`, `7 and then`).
+_DANGLING = re.compile(
+    r"(?<!\s)(?:\s{0,3}[,;]\s{0,3}(?:(?:and|or|so)\b\s{0,3})?[Ia]?|\s{1,3}(?:and|or)(?:\s{1,3}[Ia])?|\s{1,3}[Ia])\Z"
+)
+_HALF = re.compile(r"\s+and\s+(?:a|one|two|three)\s+(?:half|thirds?|quarters?|fourths?)\b")
 _AFTER_UNIT = re.compile(r"\s*(?:[a-zA-Z]+\b|°\s?[CF]?|%|²|³)")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？\n]")
 
 
 def has_prose(text: str) -> bool:
     """Whether a text holds words that belong to a sentence rather than to a formula."""
+    if any(name not in COMMANDS for name in _LONG_COMMAND.findall(text)):
+        return True
     for word in _WORD.findall(_COMMAND.sub(" ", text)):
         if not word.isascii():
             return True
@@ -179,6 +190,16 @@ def value_in(text: str, start: int = 0, end: int | None = None, *, only_one: boo
         return leading
     stop = _SENTENCE.search(text, start, end)
     stop_at = stop.start() if stop is not None else end
+    names = [
+        match
+        for match in _ASSIGNMENT.finditer(text, start, stop_at)
+        if not any(start + f.start < match.start() < start + f.end for f in found)
+    ]
+    if len(names) > 1:
+        # `So x = 3 and y = 4`: all of them, where nothing but "and" or a comma stands between them.
+        told = _leading_value(text, names[0].start(), end, found, start)
+        if told is not None and told[1] > names[-1].end():
+            return told
     for copula in reversed(list(_COPULA.finditer(text, start, stop_at))):
         if any(start + f.start < copula.start() < start + f.end for f in found):
             continue
@@ -249,7 +270,8 @@ def _leading_value(text: str, start: int, end: int, found: list[Formula], base: 
             prefix = _expression_end(text, at, end, found, base)
             if prefix is None:
                 break
-            at = prefix
+            half = _HALF.match(text, prefix, end)
+            at = prefix if half is None else half.end()
         last = at
         unit = _AFTER_UNIT.match(text, at, end)
         if unit is not None and is_unit(unit.group().strip()):
@@ -268,6 +290,8 @@ def _expression_end(text: str, start: int, end: int, found: list[Formula], base:
     chunk = text[start:limit]
     cut = _first_prose(chunk)
     candidate = chunk[:cut].rstrip(_TRAILING + "([")
+    if cut < len(chunk):
+        candidate = _DANGLING.sub("", candidate)
     telling = any(char.isdigit() or char in "\\=<>∞π√" for char in candidate)
     # A letter alone may be the article of a sentence, or a choice.
     if not telling and not (cut == len(chunk) and is_expression(candidate)):
@@ -312,4 +336,6 @@ def last_number(text: str, start: int, end: int, *, only_one: bool = False) -> S
     numbers = [match.span(1) for match in _NUMBERS.finditer(text, start, end) if match.start(1) not in labelled]
     if not numbers or (only_one and len(numbers) > 1):
         return None
-    return numbers[-1]
+    first, last = numbers[-1]
+    half = _HALF.match(text, last, end)
+    return first, last if half is None else half.end()

@@ -63,6 +63,7 @@ NOT_A_UNIT = re.compile(
 
 _SHORT_WORDS = frozenset(("yes", "no", "odd", "true", "all"))
 
+_AND_A_PART = re.compile(r"\d{1,9} and (?:a|one|two|three) [a-z]+")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
@@ -132,7 +133,7 @@ def spelt_out(text: str) -> str | None:
     >>> spelt_out("Twenty-one"), spelt_out("\\text{no solution}"), spelt_out("someone")
     ('21', '\\emptyset', None)
     """
-    if not text or not (text[0].isalpha() or text.startswith("\\text")):
+    if not text or not (text[0].isalpha() or text.startswith("\\text") or _AND_A_PART.fullmatch(text)):
         return None
     plain = _unwrapped(text).lower().rstrip(".")
     counted, _, noun = plain.rpartition(" ")
@@ -165,6 +166,8 @@ def _whole_in_words(words: list[str]) -> int | None:
     total = group = 0
     last = 10**15
     known = False
+    if len(words) == 1 and words[0].isascii() and words[0].isdigit():
+        return int(words[0])
     for index, word in enumerate(words):
         if word in _SMALL:
             group += _SMALL[word]

@@ -142,7 +142,9 @@ def same_equation(gold: Node, answer: Node) -> bool | None:
         return None
     true_always = same_scalar(first, number(0)), same_scalar(second, number(0))
     if true_always != (False, False):
-        # `2+2=5` is not `2+2=4`: one is true of everything, and the other is not.
+        # `2+2=5` is not `2+2=4`: one is true of everything, and the other is not. What divides by zero is true of nothing.
+        if True in true_always and (_undefined(gold) or _undefined(answer)):
+            return False
         return False if None not in true_always and true_always[0] != true_always[1] else None
     if not (_solved(gold, answer) and _solved(answer, gold)):
         return False
@@ -150,6 +152,19 @@ def same_equation(gold: Node, answer: Node) -> bool | None:
     if proportional is False and not (_polynomial(first) and _polynomial(second)):
         return None
     return proportional
+
+
+def _undefined(node: Node) -> bool:
+    """Whether a tree certainly has no value: a quotient by zero, a power of it, a logarithm of zero or to the base 0 or 1."""
+    for item in walk(node):
+        values = [exact(arg) for arg in item.args]
+        if item.kind in ("div", "obelus") and values[1] == 0:
+            return True
+        if item.kind == "pow" and values[0] == 0 and (values[1] or 0) < 0:
+            return True
+        if item.kind == "fn" and item.value in ("log", "ln", "lg") and (values[0] == 0 or values[1:] in ([0], [1])):
+            return True
+    return False
 
 
 def same_congruence(gold: Node, answer: Node) -> bool | None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mathturn_gym.verifier import extract
+from mathturn_gym.verifier import Verifier, extract
 
 
 @pytest.mark.parametrize(
@@ -205,3 +205,110 @@ def test_time_grows_no_faster_than_the_text(piece: str) -> None:
         return min(times)
 
     assert best(160_000) <= 64 * best(10_000) + 2e-3
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("It is 20, I think", "20"),
+        ("The answer is 20, I think.", "20"),
+        ("So we get 7 and I am done", "7"),
+        ("That gives 5, a prime", "5"),
+        ("It must be 7 and then some", "7"),
+        ("So it is 7 and a half", "7 and a half"),
+        ("10+10 = 20\n\nThis is a", "10+10 = 20"),
+        ("x = 1, 2, a", "x = 1, 2, a"),
+        ("The answer is a", "a"),
+        ("This is A", "A"),
+    ],
+)
+def test_a_word_of_a_sentence_is_no_part_of_an_answer(response: str, answer: str) -> None:
+    found = extract(response, "lenient")
+    assert found is not None
+    assert found.text == answer
+
+
+@pytest.mark.parametrize("text", ["\\assistant", "\\assistant x y z", "\\assistant 3", "x \\endofturn"])
+def test_an_unknown_command_is_no_mathematics(text: str) -> None:
+    assert extract(text, "marked") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\hbar x",
+        "\\RR",
+        "\\overline{AB}",
+        "\\iiint x dx",
+        "\\textbf{3}",
+        "\\eps",
+        "\\begin{cases} 1 \\\\ 2 \\end{cases}",
+    ],
+)
+def test_known_commands_and_short_macros_are(text: str) -> None:
+    assert extract(text, "marked") is not None
+
+
+def test_a_point_inside_of_braces_ends_no_sentence() -> None:
+    found = extract("The final answer is $\\boldsymbol{960. since there are 3}$. And so on.")
+    assert found is not None
+    assert found.text == "$\\boldsymbol{960. since there are 3}$"
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        ("综上所述,答案为:$x=3$ 或 $x=-2$。", "3, -2"),
+        ("Answer: 3½", "3.5"),
+        ("Answer: 2¹⁰", "1024"),
+        ("The answer is option (C).", "C"),
+        ("ans: 42", "42"),
+        ("The answer is:\n\n```\n42\n```", "42"),
+        ("| n | f(n) |\n|---|---|\n| 2 | 5 |\n\nSo the answer would be 5.", "5"),
+        ("\\boxed{\\text{The answer is } \\boxed{12}}", "12"),
+        ("La réponse est 1 234,5.", "1234.5"),
+        ("The answer is 1'000'000", "1000000"),
+        ("答：共有 25 人。", "25"),
+        ("답은 12입니다.", "12"),
+        ("Answer: x = 3, y = 4", "(3,4)"),
+    ],
+)
+def test_answers_as_people_write_them(response: str, gold: str) -> None:
+    for policy in ("marked", "lenient"):
+        with Verifier(form="equivalent", extract=policy) as verifier:
+            assert verifier.verify(response, gold).correct
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        ("因此,小明一共有15个苹果。", "15"),
+        ("So x = 3 and y = 4.", "(3,4)"),
+        ("Therefore, the solutions are:\n- x = 1\n- x = 2", "1, 2"),
+        ("```python\nprint(6*7)\n```\nOutput: 42", "42"),
+        ("Therefore the total comes out to be $1,234,567.", "1234567"),
+        ("Die Lösung ist also x = 7.", "7"),
+    ],
+)
+def test_answers_that_nobody_marked(response: str, gold: str) -> None:
+    with Verifier(form="equivalent", extract="lenient") as verifier:
+        assert verifier.verify(response, gold).correct
+    with Verifier(form="equivalent") as verifier:
+        assert not verifier.verify(response, gold).correct
+
+
+@pytest.mark.parametrize(
+    ("response", "gold"),
+    [
+        ("Answer: 3½", "3"),
+        ("Answer: 2¹⁰", "2"),
+        ("答案为:$x=3$ 或 $x=-2$", "3"),
+        ("- x = 1\n- x = 2", "2"),
+        ("So 7 and a half", "7"),
+        ("- 5", "5"),
+    ],
+)
+def test_a_part_of_an_answer_is_not_the_answer(response: str, gold: str) -> None:
+    for policy in ("marked", "lenient"):
+        with Verifier(form="equivalent", extract=policy) as verifier:
+            assert not verifier.verify(response, gold).correct
