@@ -99,13 +99,13 @@ class RunFolder:
         if self._config_file.is_file():
             if resume:
                 self._check_same()
-                self._tidy()
             elif overwrite:
                 self._empty()
             else:
                 raise InvalidValueError(
                     f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
                 )
+        self._tidy()
         write_json(self._config_file, self._config.to_json())
 
     def _tidy(self) -> None:

@@ -26,7 +26,7 @@ _NUMBERS: Final[dict[str, str]] = {
 }
 """Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none)."""
 
-_MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values", "segment_starts"})
+_MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values", "segment_starts", "support"})
 """Columns that a table need not have."""
 
 
@@ -76,6 +76,7 @@ def table_schema() -> Any:
         ("budgets", pa.list_(pa.int64())),
         ("token_values", pa.list_(pa.struct([("name", pa.string()), ("values", pa.list_(pa.float32()))]))),
         ("segment_starts", pa.list_(pa.int64())),
+        ("support", pa.list_(pa.list_(pa.int32()))),
     ]
     return pa.schema(columns, metadata={"schema": SCHEMA, "schema_version": str(SCHEMA_VERSION)})
 

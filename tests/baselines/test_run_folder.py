@@ -97,6 +97,8 @@ def damage_garbage(file: Path) -> None:
 
 
 DAMAGES = (damage_truncated, damage_empty, damage_zeros, damage_deleted, damage_garbage)
+DEAD = ".config.json.4194305-0123abcd.new"
+"""What a process that was killed while it wrote leaves; none has this number."""
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json", "checksums.json", "config.json")
 
 
@@ -232,7 +234,7 @@ def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
-@pytest.mark.parametrize("left_over", [[".lock"], [".config.json.new"], [".config.json.new", ".lock"]])
+@pytest.mark.parametrize("left_over", [[".lock"], [".config.json.new"], [".config.json.new", ".lock"], [DEAD, ".lock"]])
 def test_a_process_killed_before_its_first_config_leaves_a_folder_that_can_be_used(
     tmp_path: Path, small: Small, left_over: list[str]
 ) -> None:
@@ -244,6 +246,7 @@ def test_a_process_killed_before_its_first_config_leaves_a_folder_that_can_be_us
         made = RunFolder(folder, small(), **choice)
         made.close()
         assert read_config(folder) == small()
+        assert not (folder / DEAD).exists()
 
 
 def test_an_overwritten_run_is_recognizable_until_its_last_file_is_gone(

@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,24 @@ def test_what_is_left_is_counted() -> None:
     assert SCRIPT["Held"].now().since(before) == {}
 
 
+def test_shared_memory_is_counted() -> None:
+    before = SCRIPT["Held"].now()
+    segment = SharedMemory(create=True, size=16)
+    try:
+        assert SCRIPT["Held"].now().since(before)["semaphores"] == 1
+    finally:
+        segment.close()
+        segment.unlink()
+    assert SCRIPT["Held"].now().since(before).get("semaphores", 0) == 0
+
+
 def test_the_slope_is_of_what_comes_after_the_warm_up() -> None:
     # 50 MB while it warms up, then 2 MB per 100,000 episodes.
     samples = [
-        {"seconds": second, "episodes": 1000 * second, "mb": 50 * min(second / 10, 1) + 0.02 * second, "workers_mb": 3}
+        {"episodes": 1000 * second, "mb": 50 * min(second / 10, 1) + 0.02 * second, "workers_mb": 3}
         for second in range(101)
     ]
-    found = SCRIPT["slopes"](samples)
-    assert found["mb"] == pytest.approx(2.0)
-    assert found["workers_mb"] == pytest.approx(0.0, abs=1e-9)
+    found = SCRIPT["slope"](samples)
+    assert found["value"] == pytest.approx(2.0)
+    assert found["standard_error"] == pytest.approx(0.0, abs=1e-9)
+    assert SCRIPT["slope"](samples, "workers_mb")["value"] == pytest.approx(0.0, abs=1e-9)
