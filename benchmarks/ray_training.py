@@ -1,7 +1,9 @@
 """Training on Ray: asynchronous against synchronous at equal episodes, and a run whose actors are killed.
 
-    PYTHONPATH=.ray python benchmarks/ray_training.py [--parts asynchronous kills] [--seeds 0 1 2] [--episodes 15000]
-        [--kills 50] [--out runs/benchmarks/ray_training.json]
+    PYTHONPATH=.ray python benchmarks/ray_training.py --parts asynchronous [--seeds 0 1 2] [--staleness 2]
+    PYTHONPATH=.ray python benchmarks/ray_training.py --parts kills --episodes 5120 [--kills 50]
+
+Both write runs/benchmarks/ray_training.json (`--out`).
 
 Needs Ray (`make test-engines` installs it into .ray). Task `lins` with the built-in model, from its warm start. One rollout
 actor plays and this process learns, so asynchronous training has two cores to use at once, and synchronous training uses
@@ -11,7 +13,8 @@ one after the other. A seed that the file has already is not run again.
   end of the first iteration to the end of the last; staleness is the share of trained tokens of each age; accuracy is on
   1,024 test episodes, with its interval over problems.
 * kills: the same run with three rollout actors, `max_staleness` 0, and one of them killed `--kills` times at random
-  moments. Every episode is to be there once, and the curve and the accuracy those of the run that nobody disturbs.
+  moments, or as often as `--kill-seconds` allow. Every episode is to be there once, and the curve and the accuracy those
+  of the run that nobody disturbs.
 """
 
 from __future__ import annotations
@@ -50,20 +53,25 @@ class Killing(RayTraining):
 
     def kill(self, session: Any, rng: random.Random) -> None:
         """Somebody after some episodes, so often that all are killed in about half of the run."""
-        engine, next_at = session._engine, 0
-        while engine.deaths < KILLS and not engine._closed:
+        engine, next_at, began = session._engine, 0, time.monotonic()
+        while not engine._closed:
             time.sleep(0.05)
+            self._note(session)
+            if engine.deaths >= KILLS or time.monotonic() > began + KILL_SECONDS:
+                continue
             finished = session._stream.ledger.finished if session._stream is not None else 0
             if finished >= next_at:
                 engine.kill(rng.randrange(ACTORS))
                 next_at = finished + rng.randrange(EPISODES // KILLS)
-        LAST.update(
-            deaths=engine.deaths, replayed=session._stream.ledger.replayed, dropped=session._stream.ledger.dropped
-        )
+
+    def _note(self, session: Any) -> None:
+        if session._stream is not None:
+            ledger = session._stream.ledger
+            LAST.update(deaths=session._engine.deaths, replayed=ledger.replayed, dropped=ledger.dropped)
 
 
 LAST: dict[str, int] = {}
-ACTORS, KILLS, EPISODES = 3, 50, 15_000
+ACTORS, KILLS, KILL_SECONDS, EPISODES = 3, 50, 240.0, 15_000
 
 
 def run(seed: int, engine: RayTraining | None) -> dict[str, Any]:
@@ -137,16 +145,19 @@ def kills(seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """See the module."""
-    global EPISODES, KILLS
+    global EPISODES, KILLS, KILL_SECONDS
     parser = argparse.ArgumentParser()
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--episodes", type=int, default=EPISODES)
     parser.add_argument("--kills", type=int, default=KILLS, help="in the run of the first seed")
+    parser.add_argument(
+        "--kill-seconds", type=float, default=KILL_SECONDS, help="after which nobody is killed any more"
+    )
     parser.add_argument("--staleness", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/ray_training.json"))
     args = parser.parse_args()
-    EPISODES, KILLS = args.episodes, args.kills
+    EPISODES, KILLS, KILL_SECONDS = args.episodes, args.kills, args.kill_seconds
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
     results: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
 

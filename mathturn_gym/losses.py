@@ -94,6 +94,9 @@ def trained_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`token_logprobs` of a model that made only the logits that are needed.
 
+    Of a batch with `support` (top-k, top-p or min-p have cut ids off in sampling), probabilities are those among the ids that
+    could be drawn, then as now: with the behavior log-probs, which are that, their ratio is unbiased.
+
     Args:
         logits: float (M, V), those that predict the trained ids, in the order of `batch.loss_mask.nonzero()`.
         batch: On the same device.
@@ -112,8 +115,15 @@ def trained_logprobs(
     row, column = batch.loss_mask.nonzero(as_tuple=True)
     if logits.ndim != 2 or len(logits) != len(row):
         raise InvalidValueError(f"logits must be (M, V) for M = {len(row)} trained ids, got {tuple(logits.shape)}")
-    scores = torch.log_softmax(logits / temperature, dim=-1)
-    chosen = scores.gather(-1, batch.input_ids[row, column, None])[:, 0]
+    ids = batch.input_ids[row, column, None]
+    if batch.support is None:
+        scores = torch.log_softmax(logits / temperature, dim=-1)
+        chosen = scores.gather(-1, ids)[:, 0]
+    else:
+        drawn = batch.support[row, column].long()
+        kept = logits.gather(-1, drawn.clamp(min=0)).masked_fill(drawn < 0, -torch.inf)
+        scores = torch.log_softmax(kept / temperature, dim=-1)
+        chosen = scores.gather(-1, (drawn == ids).int().argmax(dim=-1, keepdim=True))[:, 0]
     with torch.set_grad_enabled(entropy_graph and torch.is_grad_enabled()):
         # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
         entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)

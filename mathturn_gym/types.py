@@ -259,6 +259,8 @@ class Completion:
         versions: int32 (A,), the version of each id; None means `version_start` for all.
         raw_logprobs: float32 (A,), under the model's untouched logits (temperature 1, nothing cut off), where asked for.
         entropies: float32 (A,), nats, of the distribution that each id was sampled from, where asked for.
+        support: int32 (A, S), the ids that could be drawn in the place of each, then -1 to fill the row, where sampling cut
+            others off and it was asked for.
 
     Raises:
         InvalidEpisodeError: lengths that differ, a positive or infinite log-prob, versions running backwards.
@@ -273,6 +275,7 @@ class Completion:
     versions: npt.NDArray[np.int32] = None  # type: ignore[assignment]
     raw_logprobs: npt.NDArray[np.float32] | None = None
     entropies: npt.NDArray[np.float32] | None = None
+    support: npt.NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         """Normalizes dtypes and checks the lengths."""
@@ -296,6 +299,7 @@ class Completion:
             values = getattr(self, name)
             if values is not None and np.shape(values) != (size,):
                 raise InvalidEpisodeError(f"Completion.{name} has shape {np.shape(values)} for {size} ids")
+        _check_support("Completion", self.support, ids)
         if end < start or bool(np.any(np.diff(versions) < 0)):
             raise InvalidEpisodeError(f"Completion versions run backwards: {start} to {end}, {versions.tolist()}")
         for name, value in (("ids", ids), ("logprobs", logprobs), ("versions", versions)):
@@ -485,6 +489,8 @@ class Episode:
             (of the policy, where asked for), "advantage" (of a trainer).
         segment_starts: int64 (S,); where each segment begins in `ids`, the first at 0. A segment ends with its last
             completion, where another one follows.
+        support: int32 (M, S) for the M ids on the loss mask; the ids that could be drawn in the place of each, then -1 to
+            fill the row, S being the most of any. None where nothing was said or cut off in sampling, or nobody kept it.
 
     Raises:
         InvalidEpisodeError: a law is broken; the message names the field and the turn.
@@ -515,6 +521,7 @@ class Episode:
     budgets: tuple[int, ...] = ()
     token_values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     segment_starts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    support: npt.NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         """Checks every law that can be checked without the environment."""
@@ -689,6 +696,9 @@ def check_episode(episode: Episode) -> None:
         raise InvalidEpisodeError(f"{who}: loss_mask is not True exactly on turn_spans")
     if np.any(episode.logprobs[~mask] != 0) or np.any(episode.versions[~mask] != NO_VERSION):
         raise InvalidEpisodeError(f"{who}: log-probs must be 0 and versions {NO_VERSION} off the loss mask")
+    _check_support(who, episode.support, episode.ids[mask])
+    if episode.support is not None and (episode.support[:, -1:] < 0).all():
+        raise InvalidEpisodeError(f"{who}: support must be None where it holds no id, and no wider than it needs to be")
     bad = _bad_logprobs(episode.logprobs)
     if bad.size:
         check_logprobs(f"{who}, turn {_turn_at(spans, bad[0])}: logprobs", episode.logprobs, size)
@@ -697,6 +707,21 @@ def check_episode(episode: Episode) -> None:
     if backwards.size:
         turn = _turn_at(spans, np.flatnonzero(mask)[backwards[0]])
         raise InvalidEpisodeError(f"{who}, turn {turn}: versions run backwards or are negative: {own.tolist()}")
+
+
+def _check_support(who: str, support: npt.NDArray[np.int32] | None, ids: Ids) -> None:
+    """Raises unless each id is among those that could be drawn in its place."""
+    if support is None:
+        return
+    if support.dtype != np.int32 or support.ndim != 2 or len(support) != len(ids):
+        raise InvalidEpisodeError(
+            f"{who}: support must be int32 of shape ({len(ids)}, S), got {support.dtype} {support.shape}"
+        )
+    missing = np.flatnonzero(~(support == ids[:, None]).any(axis=1))
+    if missing.size:
+        raise InvalidEpisodeError(
+            f"{who}: sampled id {int(missing[0])} is {int(ids[missing[0]])}, which is not in its support"
+        )
 
 
 def _check_segments(episode: Episode, who: str) -> None:

@@ -44,6 +44,34 @@ def gradient(loss: torch.Tensor, at: torch.Tensor, batch: PackedBatch) -> list[f
     return [round(value, 5) for value in found[batch.loss_mask].tolist()]
 
 
+def test_among_the_ids_that_could_be_drawn_ratios_are_unbiased() -> None:
+    """Top-k of 5 out of 9: the weighted mean over what the old policy draws is the new policy's, restricted to the same ids."""
+    rng = np.random.default_rng(0)
+    old, new, worth = (torch.from_numpy(rng.normal(size=9)) for _ in range(3))
+    drawn = old.topk(5).indices
+    behavior = torch.log_softmax(old[drawn], -1)
+    batch = pack(
+        [
+            dataclasses.replace(
+                synthetic_episode(0, i, [1], vocab_size=9),
+                ids=np.append(synthetic_episode(0, i, [1], vocab_size=9).prompt_ids, int(one)),
+                support=drawn.numpy().astype(np.int32)[None],
+            )
+            for i, one in enumerate(drawn)
+        ]
+    )
+    now, entropy = trained_logprobs(new.expand(5, 9), batch)
+    restricted = torch.log_softmax(new[drawn], -1)
+    torch.testing.assert_close(now[batch.loss_mask], restricted)
+    torch.testing.assert_close(entropy[batch.loss_mask], -(restricted.exp() * restricted).sum().expand(5))
+    ratios = (now[batch.loss_mask] - behavior).exp()
+    meant = float((restricted.exp() * worth[drawn]).sum())
+    assert float((behavior.exp() * ratios * worth[drawn]).sum()) == pytest.approx(meant)
+    naive, _ = trained_logprobs(new.expand(5, 9), batch.replace_tensors({"support": None}))  # type: ignore[dict-item]
+    wrong = float((behavior.exp() * (naive[batch.loss_mask] - behavior).exp() * worth[drawn]).sum())
+    assert abs(wrong - meant) > 0.05, "over all ids it is another number"
+
+
 def test_policy_gradient_by_hand() -> None:
     batch = batch_of(made([[0.5, 0.25], [0.5]], [2.0, -1.0]))
     p = now(batch, [0.5, 0.5, 0.25])

@@ -69,6 +69,8 @@ class CausalLMPolicy:
             for all (a barrier). A prefill costs a pass of its own, so a few are worth waiting for.
         raw_logprobs: Completions also carry each id's log-prob at temperature 1, nothing cut off.
         entropies: Completions also carry the entropy of each distribution sampled from.
+        support: With a `top_k`, completions also carry the ids that could be drawn (which top_p and min_p may make fewer):
+            what losses need for an importance ratio without bias. `train` asks for it.
         grammar: "boxed-integer" masks everything but boxed whole numbers, wherever the model is called from
             (`mathturn_gym.decoding.grammar`); None masks nothing.
         version: Version of the weights, stamped on every id; `update_weights` raises it.
@@ -104,6 +106,7 @@ class CausalLMPolicy:
         refill: float = 0.125,
         raw_logprobs: bool = False,
         entropies: bool = False,
+        support: bool = False,
         grammar: Literal["boxed-integer"] | None = None,
         version: int = 0,
         seed: int | None = None,
@@ -124,7 +127,9 @@ class CausalLMPolicy:
             self._mask(grammar)
         self._rng = np.random.default_rng(seed)
         self._runner = ModelRunner(self.model, self.vocab_size, self.pad_id)
-        self._outputs = {"raw": raw_logprobs, "entropies": entropies}
+        kept = min(top_k, self.vocab_size) if support else 0
+        self.keeps_support = kept > 0
+        self._outputs: dict[str, Any] = {"raw": raw_logprobs, "entropies": entropies, "support": kept}
         self._loop = DecodingLoop(
             self._runner,
             self.sampling,
@@ -134,6 +139,7 @@ class CausalLMPolicy:
             cache_bytes=check_int("cache_bytes", cache_bytes, low=0),
             raw_logprobs=raw_logprobs,
             entropies=entropies,
+            support=kept,
         )
         self._loop.version = check_int("version", version, low=0)
         self._weights = self._runner.weights_mark()

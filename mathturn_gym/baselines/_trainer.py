@@ -583,6 +583,8 @@ def policy_to_load(config: RunConfig) -> PolicyConfig:
     changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
     if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
         changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
+    if Path(name).exists() or not is_import_path(name):
+        changes["options"] = {"support": True, **config.policy.options}
     return dataclasses.replace(config.policy, **changes)
 
 
@@ -594,10 +596,13 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
     sampling = found.sampling
     if sampling.temperature == 0.0:
         raise InvalidValueError("policy.temperature must be above 0 in training: greedy log-probs are no behavior")
-    cut = [name for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)) if getattr(sampling, name) != off]
-    if cut:
+    if sampling.truncates and not found.keeps_support:
+        cut = next(
+            name for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)) if getattr(sampling, name) != off
+        )
         raise InvalidValueError(
-            f"policy.{cut[0]} must be off in training: what it cuts off has a probability in the loss, and none in sampling"
+            f"policy.{cut} must be off in training unless there is a top_k and the policy keeps the ids that could be drawn"
+            " (support=True): what it cuts off has a probability in the loss, and none in sampling"
         )
     return found
 

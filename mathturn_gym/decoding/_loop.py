@@ -87,6 +87,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     raw_logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
+    support: list[list[int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     stopped: bool = False
 
@@ -99,7 +100,7 @@ class Row:
         """Context and completion so far."""
         return np.concatenate([self.context, np.array(self.ids, np.int64)])
 
-    def completion(self, version: int, *, raw: bool, entropies: bool) -> Completion:
+    def completion(self, version: int, *, raw: bool, entropies: bool, support: int) -> Completion:
         """What was sampled; `version` is stamped on an empty one."""
 
         def floats(values: list[float]) -> npt.NDArray[np.float32]:
@@ -114,6 +115,7 @@ class Row:
             versions=np.array(self.versions, np.int32),
             raw_logprobs=floats(self.raw_logprobs) if raw else None,
             entropies=np.array(self.entropies, np.float32) if entropies else None,
+            support=np.array(self.support, np.int32).reshape(len(self.ids), support) if support else None,
         )
 
 
@@ -145,6 +147,7 @@ class DecodingLoop:
         cache_bytes: Budget of the resting contexts.
         raw_logprobs: Also take each id's log-prob under the untouched logits.
         entropies: Also take the entropy of each distribution sampled from.
+        support: Also keep the ids that could be drawn; at most so many.
 
     Attributes:
         version: Version of the weights, recorded with every id.
@@ -163,10 +166,11 @@ class DecodingLoop:
         cache_bytes: int,
         raw_logprobs: bool,
         entropies: bool,
+        support: int,
     ) -> None:
         self._runner, self._sampling, self._stop_ids = runner, sampling, frozenset(stop_ids)
         self.max_rows, self._refill = max_rows, refill
-        self._raw, self._entropies = raw_logprobs, entropies
+        self._raw, self._entropies, self._support = raw_logprobs, entropies, support
         self.version = 0
         self.store = PrefixStore(cache_bytes)
         self.stats = DecodingStats()
@@ -377,6 +381,10 @@ class DecodingLoop:
             figures.append(entropy(dist_BV).double())
         # One copy from the device a step: float64 holds every id exactly.
         chosen, logprobs, *more = torch.stack(figures).tolist()
+        could: list[list[int]] = []
+        if self._support:
+            kept, drawn = dist_BV.topk(self._support, dim=-1)
+            could = drawn.masked_fill(kept.isneginf(), -1).tolist()
         for i, row in enumerate(rows):
             if not math.isfinite(logprobs[i]):
                 raise PolicyError(
@@ -386,6 +394,7 @@ class DecodingLoop:
             row.ids.append(int(chosen[i]))
             row.logprobs.append(logprobs[i])
             row.versions.append(self.version)
+            row.support += could[i : i + 1]
             for name, values in zip(self._extra(), more, strict=True):
                 getattr(row, name).append(values[i])
             row.stopped = row.ids[-1] in self._stop_ids

@@ -41,7 +41,7 @@ _TOKEN_DTYPES: dict[str, torch.dtype] = {
 FACT_FIELDS: tuple[str, ...] = tuple(
     field.name
     for field in fields(Episode)
-    if field.name not in ("ids", "loss_mask", "logprobs", "versions", "turn_spans")
+    if field.name not in ("ids", "loss_mask", "logprobs", "versions", "turn_spans", "support")
 )
 _NO_IDS: Final = np.zeros(0, np.int64)
 
@@ -201,6 +201,8 @@ class PackedBatch:
         has_logprobs: False where some behavior log-prob is NaN.
         facts: One entry per episode.
         pieces: Which ids lie where.
+        support: int32 (..., S), the ids that could be drawn in the place of each trained id, filled up with -1; None where
+            nothing was cut off in sampling. Losses take probabilities among them.
     """
 
     layout: Layout
@@ -222,6 +224,7 @@ class PackedBatch:
     has_logprobs: bool
     facts: FactsTable
     pieces: Pieces
+    support: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         """Checks names, shapes and dtypes."""
@@ -236,6 +239,11 @@ class PackedBatch:
                     f"PackedBatch.{name} must be {dtype} of shape {tuple(shape)}, got {tensor.dtype} "
                     f"{tuple(tensor.shape)}"
                 )
+        if self.support is not None and (self.support.dtype != torch.int32 or self.support.shape[:-1] != shape):
+            raise InvalidValueError(
+                f"PackedBatch.support must be torch.int32 of shape {(*shape, 'S')}, got {self.support.dtype}"
+                f" {tuple(self.support.shape)}"
+            )
         rows = self.cu_seqlens.shape[0] - 1
         if rows < 0 or shape[0] != (1 if self.form == "varlen" else rows):
             raise InvalidValueError(f"PackedBatch.cu_seqlens has {rows} rows for input_ids of shape {tuple(shape)}")
@@ -278,9 +286,9 @@ class PackedBatch:
         return batch_html(self)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor by its name (`predictor_index` where there is one)."""
-        names = [*_TOKEN_DTYPES, "cu_seqlens", *(() if self.predictor_index is None else ("predictor_index",))]
-        return {name: getattr(self, name) for name in names}
+        """Every tensor by its name (`predictor_index` and `support` where there are such)."""
+        optional = [name for name in ("predictor_index", "support") if getattr(self, name) is not None]
+        return {name: getattr(self, name) for name in (*_TOKEN_DTYPES, "cu_seqlens", *optional)}
 
     def numpy(self) -> dict[str, npt.NDArray[Any]]:
         """Every tensor as an array; no copy is made of tensors on the CPU."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_int, raise_unknown_name
 from mathturn_gym.packing.batch import FORMS, LAYOUTS, Facts, Form, Layout, PackedBatch, Pieces
 from mathturn_gym.packing.pieces import LAYOUT_PIECES, Grid, Spans
 from mathturn_gym.returns import advantages as default_advantages
@@ -144,9 +144,10 @@ def _build(
 
     def per_id(name: str, fill: int) -> npt.NDArray[Any]:
         flat = in_order(name)
+        shape = (*grid.shape, *flat.shape[1:])
         if layout == "episode" and grid.full:  # the episodes' own arrays, end to end, are the tensor
-            return flat.reshape(grid.shape)
-        result = np.full(grid.shape, fill, flat.dtype)
+            return flat.reshape(shape)
+        result = np.full(shape, fill, flat.dtype)
         result[loss_mask] = flat[in_order("loss_mask")]
         return result
 
@@ -163,6 +164,9 @@ def _build(
         **{name: grid.per_turn(column, 0) for name, column in values.items()},
         "cu_seqlens": grid.cu_seqlens,
     }
+    if any(episode.support is not None for episode in episodes):
+        spans.columns["support"] = _supports(episodes)
+        tensors["support"] = per_id("support", -1)
     return PackedBatch(
         layout=layout,
         form=form,
@@ -173,6 +177,25 @@ def _build(
         facts=facts,
         pieces=pieces,
     )
+
+
+def _supports(episodes: Sequence[Episode]) -> list[npt.NDArray[np.int32]]:
+    """What could be drawn in the place of each id of each episode, int32 (T, S), S the same for all."""
+    width = 0
+    for episode in episodes:
+        if episode.support is None and episode.loss_mask.any():
+            raise InvalidEpisodeError(
+                f"episode {episode.index} on {episode.problem_id!r} has no support, and others have: what was cut off in"
+                " sampling must be known of all, or of none"
+            )
+        width = max(width, 0 if episode.support is None else episode.support.shape[1])
+    found = []
+    for episode in episodes:
+        full = np.full((len(episode.ids), width), -1, np.int32)
+        if episode.support is not None:
+            full[episode.loss_mask, : episode.support.shape[1]] = episode.support
+        found.append(full)
+    return found
 
 
 def _input_ids(
@@ -236,6 +259,8 @@ def unpack(batch: PackedBatch) -> list[Episode]:
             held[episode].append((p, begin[p]))
         elif branch > 0:
             held[episode] += [(row_head[p], begin[p] - position[p]), (p, begin[p])]
+    if batch.support is not None:
+        arrays["support"] = batch.support.cpu().numpy().reshape(batch.input_ids.numel(), batch.support.shape[-1])
     return [_restore(facts, held[e], pieces, place, arrays) for e, facts in enumerate(batch.facts)]
 
 
@@ -244,6 +269,7 @@ def _restore(
 ) -> Episode:
     blank = facts.blank()
     ids, logprobs, versions = blank.ids, blank.logprobs, np.full(facts.size, NO_VERSION, np.int32)
+    support = np.full((facts.size, arrays["support"].shape[-1]), -1, np.int32) if "support" in arrays else None
     for p, low in held:
         size, turn = int(pieces.length[p]), int(pieces.turn[p])
         ids[low : low + size] = arrays["input_ids"][place[p] : place[p] + size]
@@ -251,5 +277,12 @@ def _restore(
         source = slice(place[p] + begin - low, place[p] + end - low)
         logprobs[begin:end] = arrays["behavior_logprobs"][source]
         versions[begin:end] = arrays["versions"][source]
+        if support is not None:
+            support[begin:end] = arrays["support"][source]
     ids[facts.size - len(facts.tail) :] = facts.tail
-    return replace(blank, ids=ids, logprobs=logprobs, versions=versions)
+    if support is not None and not blank.loss_mask.any():
+        support = None
+    elif support is not None:
+        support = support[blank.loss_mask]
+        support = support[:, : int((support >= 0).sum(axis=1).max(initial=0))]
+    return replace(blank, ids=ids, logprobs=logprobs, versions=versions, support=support)

@@ -155,6 +155,7 @@ class EpisodeRecorder:
             budgets=tuple(self._budgets[:-1]),
             token_values=self._token_values(size),
             segment_starts=np.cumsum([0, *map(len, self._finished)], dtype=np.int64),
+            support=self._support(),
         )
 
     def _token_values(self, size: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -166,6 +167,16 @@ class EpisodeRecorder:
                     row = values.setdefault(name, np.full(size, np.nan, np.float32))
                     row[start : start + len(completion)] = own
         return values
+
+    def _support(self) -> npt.NDArray[np.int32] | None:
+        """What could be drawn, of all completions; None where one of them does not tell."""
+        found = [completion.support for completion in self._completions]
+        told = [one for one in found if one is not None]
+        if not told or len(told) < len(found):
+            return None
+        width = max(int((one >= 0).sum(axis=1).max(initial=0)) for one in told)  # no wider than what was drawn from
+        full = [np.pad(one, ((0, 0), (0, max(0, width - one.shape[1]))), constant_values=-1) for one in told]
+        return np.concatenate([one[:, :width] for one in full]) if width else None
 
 
 def _verdict(info: Mapping[str, Any]) -> Verdict:

@@ -70,6 +70,7 @@ def facts_to_record(episode: Episode) -> dict[str, Any]:
         "budgets": [int(budget) for budget in episode.budgets],
         "token_values": {name: _with_nulls(values) for name, values in episode.token_values.items()},
         "segment_starts": episode.segment_starts.tolist(),
+        "support": None if episode.support is None else [row[row >= 0].tolist() for row in episode.support],
     }
 
 
@@ -195,6 +196,13 @@ def _further(record: Mapping[str, Any]) -> dict[str, Any]:
         }
     if record.get("segment_starts") is not None:
         found["segment_starts"] = _integers("segment_starts", record["segment_starts"], np.int64)
+    if record.get("support"):
+        rows = [_integers("support", row, np.int32) for row in _list(record, "support", list)]
+        width = max(map(len, rows), default=0)
+        support = np.full((len(rows), width), -1, np.int32)
+        for held, row in zip(support, rows, strict=True):
+            held[: len(row)] = row
+        found["support"] = support
     return found
 
 

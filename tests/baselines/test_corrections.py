@@ -188,6 +188,23 @@ def test_the_kl_from_the_start_is_logged_where_it_is_asked_for(made: Make) -> No
         assert row["train/loss"] == measured["train/loss"], "it is looked at, and nothing else"
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 12, "top_p": 0.8}, {"top_k": 12, "min_p": 0.1}], ids=str)
+def test_what_sampling_cut_off_is_cut_off_in_the_loss(made: Make, cut: dict[str, Any]) -> None:
+    trainer = made(settings=cut)
+    batch = trainer.credit(trainer.play())
+    mask = batch.loss_mask
+    gap = (trainer.policy_logprobs(batch) - batch.behavior_logprobs)[mask]
+    assert float(gap.abs().max()) < 1e-5
+    assert batch.support is not None
+    sizes = (batch.support[mask] >= 0).sum(dim=-1)
+    assert 1 <= int(sizes.min()) <= int(sizes.max()) <= cut["top_k"]
+    over_all = batch.replace_tensors({"support": None})  # type: ignore[dict-item]
+    assert float((trainer.policy_logprobs(over_all) - batch.behavior_logprobs)[mask].abs().max()) > 1e-3
+    row = trainer.step()
+    assert row["train/ratio_mean"] == pytest.approx(1.0, abs=0.05)
+    assert row["train/skipped"] == 0.0
+
+
 def test_recomputed_logprobs_make_the_first_ratio_one(made: Make) -> None:
     trainer = made(settings={"recompute_logprobs": True})
     batch = trainer.credit(trainer.play())

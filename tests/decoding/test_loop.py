@@ -347,6 +347,22 @@ def test_contexts_of_different_lengths_move_in_once(monkeypatch: pytest.MonkeyPa
     assert moves == []
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_k": 8, "top_p": 0.6}, {"top_k": 10**9, "min_p": 0.2}], ids=str)
+def test_the_ids_that_could_be_drawn_are_kept(cut: dict[str, Any]) -> None:
+    model, contexts = make(llama), prompts(2)
+    policy = CausalLMPolicy(model, temperature=0.7, support=True, **cut)
+    for context, completion in zip(contexts, policy.complete(contexts, max_tokens=[6, 4], seeds=[0, 1]), strict=True):
+        assert completion.support is not None
+        ids = np.concatenate([context, completion.ids])
+        with torch.no_grad():
+            logits = model(input_ids=torch.from_numpy(ids)[None]).logits[0, len(context) - 1 : -1]
+        allowed = ~policy.sampling.log_distribution(logits).isneginf()
+        for row, could in zip(completion.support, allowed, strict=True):
+            assert sorted(row[row >= 0].tolist()) == could.nonzero()[:, 0].tolist()
+    assert not CausalLMPolicy(model, top_p=0.5, support=True).keeps_support, "without a top_k these may be thousands"
+    assert CausalLMPolicy(model, top_k=3).complete(contexts, max_tokens=[2, 2])[0].support is None
+
+
 def test_raw_logprobs_and_entropies_are_those_of_the_logits() -> None:
     model, starts = make(llama), prompts(4)
     policy = CausalLMPolicy(model, temperature=0.6, top_k=9, raw_logprobs=True, entropies=True)

@@ -5,22 +5,33 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
-from mathturn_gym.packing import FORMS, LAYOUTS, PackedBatch, pack, unpack
+from mathturn_gym.packing import FORMS, LAYOUTS, PackedBatch, pack, select_rows, unpack
 from mathturn_gym.returns import advantages, returns_to_go
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.types import Episode, StopReason
 
 
+def with_support(episode: Episode, width: int) -> Episode:
+    """An episode whose ids were drawn from a few: each, and numbers after it, fewer in every other place."""
+    ids = episode.ids[episode.loss_mask].astype(np.int32)
+    if not len(ids):
+        return episode
+    support: npt.NDArray[np.int32] = np.add(ids[:, None], np.arange(width), dtype=np.int32)
+    support[1::2, 1:] = -1
+    return dataclasses.replace(episode, support=support)
+
+
 @st.composite
 def episode_lists(draw: st.DrawFn) -> list[Episode]:
     """Ragged episodes: empty completions, none at all, shared and unshared prompts, segments, ids after the last turn."""
-    episodes = []
+    episodes, supported = [], draw(st.booleans())
     for index in range(draw(st.integers(1, 6))):
         group = draw(st.sampled_from([None, "a", "b"]))
         completions = draw(st.lists(st.integers(0, 4), max_size=4))
@@ -37,6 +48,8 @@ def episode_lists(draw: st.DrawFn) -> list[Episode]:
             discount=draw(st.sampled_from([None, 0.5])),
             metadata={"level": index},
         )
+        if supported:
+            episode = with_support(episode, draw(st.integers(1, 4)))
         if draw(st.booleans()) and completions:
             tail = draw(st.integers(1, 3))
             episode = dataclasses.replace(
@@ -71,6 +84,41 @@ def test_unpack_gives_back_every_bit(episodes: list[Episode], layout: Any, form:
     batch = pack(episodes, layout, form=form, allow_missing_logprobs=True, discount=0.5)
     for before, after in zip(episodes, unpack(batch), strict=True):
         assert_same(before, after)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_could_be_drawn_lies_beside_what_was(layout: Any, form: Any) -> None:
+    episodes = [with_support(synthetic_episode(0, i, [3, 1, 2], group="g"), width) for i, width in enumerate((2, 4, 1))]
+    batch = pack(episodes, layout, form=form)
+    assert batch.support is not None
+    assert batch.support.shape == (*batch.input_ids.shape, 4)
+    assert int(batch.support[~batch.loss_mask].max()) == -1
+    ids, support = batch.input_ids[batch.loss_mask], batch.support[batch.loss_mask]
+    assert torch.equal(support[:, 0].long(), ids)
+    rows = batch.episode_index[batch.loss_mask].tolist()
+    for row, own in zip(rows, (support >= 0).sum(dim=-1).tolist(), strict=True):
+        assert own <= (2, 4, 1)[row]
+    part = select_rows(batch, [batch.num_rows - 1])
+    assert part.support is not None
+    assert torch.equal(part.support[part.loss_mask][:, 0].long(), part.input_ids[part.loss_mask])
+
+
+def test_what_could_be_drawn_is_known_of_all_or_none() -> None:
+    some = [with_support(synthetic_episode(0, 0, [2]), 3), synthetic_episode(0, 1, [2])]
+    with pytest.raises(InvalidEpisodeError, match=r"episode 1 .* has no support, and others have"):
+        pack(some)
+    silent = synthetic_episode(0, 1, [0])
+    assert pack([some[0], silent]).support is not None, "who said nothing has cut nothing off"
+    support = some[0].support
+    assert support is not None
+    for wide in (np.pad(support, ((0, 0), (0, 1)), constant_values=-1), np.zeros((2, 0), np.int32)):
+        with pytest.raises(InvalidEpisodeError, match=r"not in its support|no wider than it needs to be"):
+            dataclasses.replace(some[0], support=wide)
+    with pytest.raises(InvalidEpisodeError, match=r"sampled id 0 is .*, which is not in its support"):
+        dataclasses.replace(some[0], support=np.full((2, 3), -1, np.int32))
+    with pytest.raises(InvalidEpisodeError, match=r"support must be int32 of shape \(2, S\), got int32 \(1, 3\)"):
+        dataclasses.replace(some[0], support=np.zeros((1, 3), np.int32))
 
 
 def tokens(batch: PackedBatch) -> dict[tuple[int, int], list[tuple[Any, ...]]]:

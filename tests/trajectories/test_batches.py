@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from mathturn_gym.engines._wire import PackedEpisodes
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.packing import FORMS, LAYOUTS, micro_batches, pack, unpack
 from mathturn_gym.synthetic import synthetic_episode
@@ -40,6 +42,17 @@ def test_a_saved_batch_is_the_batch(tmp_path: Path, layout: Any, form: Any) -> N
     for before, after in zip(sample(), unpack(found), strict=True):
         assert json.dumps(episode_to_record(before)) == json.dumps(episode_to_record(after))
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_could_be_drawn_is_saved_and_sent(tmp_path: Path) -> None:
+    episodes = [
+        dataclasses.replace(e, support=e.ids[e.loss_mask].astype(np.int32)[:, None] if e.loss_mask.any() else None)
+        for e in sample()
+    ]
+    save_batch(tmp_path / "batch.safetensors", pack(episodes))
+    for found in (unpack(load_batch(tmp_path / "batch.safetensors")), PackedEpisodes.of(episodes).episodes()):
+        for before, after in zip(episodes, found, strict=True):
+            assert json.dumps(episode_to_record(before)) == json.dumps(episode_to_record(after))
 
 
 def test_parts_and_missing_logprobs_survive(tmp_path: Path) -> None:

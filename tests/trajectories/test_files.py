@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,9 @@ def any_episode(draw: st.DrawFn) -> Episode:
     special = st.sampled_from([-0.0, -1e-45, -1.1754944e-38, -3.4028235e38, -0.1, float("nan")])
     for at in np.flatnonzero(base.loss_mask):
         logprobs[at] = draw(special)
+    said = base.ids[base.loss_mask].astype(np.int32)
+    drawn: npt.NDArray[np.int32] = np.add(said[:, None], np.arange(2), dtype=np.int32)
+    drawn[1:, 1:] = draw(st.sampled_from([-1, 7]))
     return dataclasses.replace(
         base,
         problem_id=draw(TEXTS),
@@ -101,6 +105,7 @@ def any_episode(draw: st.DrawFn) -> Episode:
             name: np.array([draw(special | st.just(1.5)) for _ in base.ids], np.float32)
             for name in draw(st.sets(TEXTS, max_size=2))
         },
+        support=draw(st.sampled_from([None, drawn if len(said) else None])),
     )
 
 
@@ -185,6 +190,9 @@ BAD = [
     (spoil(token_values=[1.0]), "token_values must be of type dict"),
     (spoil(token_values={"entropy": [0.5]}), r"token_values\['entropy'\] must be float32 of shape"),
     (spoil(token_values={"entropy": 0.5}), r"token_values\['entropy'\] must be a list of numbers"),
+    (spoil(support=[[1]]), r"support must be int32 of shape"),
+    (spoil(support=[1]), "support must be a list of list"),
+    (spoil(support=[["a"]]), "support must be a list of integers"),
 ]
 
 
@@ -249,7 +257,7 @@ def test_parquet_written_by_others_loads(tmp_path: Path) -> None:
         assert_same(before, after)
 
 
-LATER = ("prompt", "responses", "gold", "budgets", "token_values")
+LATER = ("prompt", "responses", "gold", "budgets", "token_values", "support")
 
 
 def test_files_from_before_texts_were_kept_load(tmp_path: Path) -> None:

@@ -191,6 +191,11 @@ WRONG += [
     ("\\log_4(8)=\\frac{3}{2}", "\\log_4(0)=\\frac{3}{2}"),
     ("\\frac12=0.5", "\\frac12=\\frac{1}{0}"),
     ("\\sqrt{4}=2", "\\sqrt{4}=0^{-1}"),
+    (
+        "\\begin{pmatrix}\\frac{1}{2} & \\frac{3}{4} \\\\ \\frac{5}{6} & \\frac{7}{8}\\end{pmatrix}",
+        "\\begin{pmatrix}\\frac{1}{2} & \\frac{3}{0} \\\\ \\frac{5}{6} & \\frac{7}{8}\\end{pmatrix}",
+    ),
+    ("1, 2", "1, \\frac{2}{0}"),
 ]
 
 

@@ -22,7 +22,7 @@ from mathturn_gym.verifier.reading._prepared import Prepared
 from mathturn_gym.verifier.reading._units import different_units
 from mathturn_gym.verifier.reading._words import clock, has_prose
 from mathturn_gym.verifier.tiers._literal import asks_for_number, is_literal_text
-from mathturn_gym.verifier.tiers._relations import is_equation, named_value
+from mathturn_gym.verifier.tiers._relations import is_equation, named_value, undefined
 from mathturn_gym.verifier.tiers._scalar import Rounding
 from mathturn_gym.verifier.tiers._structure import same
 
@@ -74,6 +74,9 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     found = _structure(gold, answer, rounding)
     if found is False:
         return _FOUND["structure", False]
+    if found is None and _undefined(answer) and not _undefined(gold):
+        # A matrix one entry of which divides by zero, say: others leave such an entry out.
+        return _FOUND["structure", False]
     if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
     if found is None and not answer.readings and _false_chain(answer.text):
@@ -89,6 +92,11 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     if found:
         return _FOUND["structure", True]
     return _OPEN
+
+
+def _undefined(read: Prepared) -> bool:
+    """Whether every reading of a text has a part that certainly has no value."""
+    return bool(read.readings) and all(undefined(reading.node) for reading in read.readings)
 
 
 def _false_chain(text: str) -> bool:

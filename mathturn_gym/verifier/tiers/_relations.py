@@ -9,7 +9,16 @@ from mathturn_gym.verifier.reading._nodes import Node, Transformer, number, symb
 from mathturn_gym.verifier.tiers._fields import exact
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 
-__all__ = ["is_equation", "name_of", "named_value", "one_name", "same_congruence", "same_equation", "same_ratio"]
+__all__ = [
+    "is_equation",
+    "name_of",
+    "named_value",
+    "one_name",
+    "same_congruence",
+    "same_equation",
+    "same_ratio",
+    "undefined",
+]
 
 _POLYNOMIAL = frozenset(("num", "sym", "add", "neg", "mul", "mixed"))
 _NOT_SCALAR = frozenset(("tuple", "list", "set", "matrix", "interval", "union", "ratio"))
@@ -143,7 +152,7 @@ def same_equation(gold: Node, answer: Node) -> bool | None:
     true_always = same_scalar(first, number(0)), same_scalar(second, number(0))
     if true_always != (False, False):
         # `2+2=5` is not `2+2=4`: one is true of everything, and the other is not. What divides by zero is true of nothing.
-        if True in true_always and (_undefined(gold) or _undefined(answer)):
+        if True in true_always and (undefined(gold) or undefined(answer)):
             return False
         return False if None not in true_always and true_always[0] != true_always[1] else None
     if not (_solved(gold, answer) and _solved(answer, gold)):
@@ -154,7 +163,7 @@ def same_equation(gold: Node, answer: Node) -> bool | None:
     return proportional
 
 
-def _undefined(node: Node) -> bool:
+def undefined(node: Node) -> bool:
     """Whether a tree certainly has no value: a quotient by zero, a power of it, a logarithm of zero or to the base 0 or 1."""
     for item in walk(node):
         values = [exact(arg) for arg in item.args]
