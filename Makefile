@@ -5,6 +5,7 @@
 # make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
 # make demo-llm  a real chat model (SmolLM2-135M) learns to do sums: fetch, evaluate, train, compare
 # make test-llm    the tests that need that model
+# make fuzz   a minute of coverage-guided fuzzing of extraction and parser, from the corpus that is kept (atheris, 35 MB)
 # make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
@@ -26,7 +27,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Modules that import only beside packages with environments of their own (test-engines, test-integrations).
 NOT_HERE := engines/ray integrations/areal.py integrations/tinker.py integrations/verifiers.py integrations/verl.py
 
-.PHONY: demo demo-llm test lint docs clean smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-lowmem test-typing test-view test-vllm
+.PHONY: demo demo-llm test lint docs clean fuzz smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-lowmem test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -89,11 +90,14 @@ test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
 test-typing: $(VENV)/.dev .venv-typing/.ready
 	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
 
+fuzz: $(VENV)/.dev .fuzz/.ready
+	PYTHONPATH=.fuzz $(BIN)/python benchmarks/fuzz_parser.py --seconds 60
+
 test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .evaluations .inspect .integrations .lowmem .ray .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .fuzz .inspect .integrations .lowmem .ray .venv-light .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -135,6 +139,10 @@ $(VENV)/.docs: $(VENV)/.dev
 
 .inspect/.ready: $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .inspect inspect_ai==0.3.285
+	touch $@
+
+.fuzz/.ready: $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .fuzz --no-deps atheris==3.0.0
 	touch $@
 
 .ray/.ready: constraints.txt $(VENV)/.torch

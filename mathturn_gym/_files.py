@@ -11,11 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from mathturn_gym.errors import LockedError, StorageError
 
-__all__ = ["append_block", "locked", "replacing", "storage_errors", "sync", "tidy", "write_atomically", "write_json"]
+__all__ = [
+    "append_block",
+    "bounded_lines",
+    "locked",
+    "replacing",
+    "storage_errors",
+    "sync",
+    "tidy",
+    "write_atomically",
+    "write_json",
+]
 
 _SCRATCH: Final = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.new")
 """What `replacing` calls the file that is written to."""
@@ -39,6 +49,22 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
 def write_json(path: str | os.PathLike[str], data: Any) -> None:
     """Writes JSON that people read, too, with `write_atomically`; in ASCII, which has a place for lone surrogates."""
     write_atomically(path, json.dumps(data, indent=2) + "\n")
+
+
+def bounded_lines(stream: IO[bytes], most: int) -> Iterator[bytes | None]:
+    """Lines, read one at a time; None stands for one that is too long, the rest of which is read past, not kept.
+
+    Args:
+        stream: Of bytes.
+        most: Bytes that a line may have, its end included.
+    """
+    while raw := stream.readline(most + 1):
+        if len(raw) <= most:
+            yield raw
+            continue
+        yield None
+        while raw and not raw.endswith(b"\n"):
+            raw = stream.readline(most)
 
 
 @contextmanager

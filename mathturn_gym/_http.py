@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError
 
 __all__ = ["HttpClient", "Server", "ServerGroup", "TryAgainError", "servers_of"]
@@ -181,8 +182,8 @@ class HttpClient:
         if not data:
             return None
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
+            return parse_json(data)
+        except ValueError:
             # The connection may have been cut where the server gave no length.
             raise TryAgainError(f"{url} did not answer in JSON: {self._shown(data)}") from None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from mathturn_gym._import_paths import import_object, import_path_of, is_import_path
-from mathturn_gym.errors import InvalidValueError, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 from mathturn_gym.types import Problem
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class EnvConfig:
 
     def __init__(
         self,
+        /,
         id: str = DEFAULT_ENV,  # noqa: A002  Gymnasium's own name for it
         *,
         train: ProblemsLike = "train",
@@ -123,6 +124,11 @@ class EnvConfig:
         shuffle: bool | None = None,
         **keywords: Unpack[EnvKeywords],
     ) -> None:
+        given: object = id  # a file may say anything
+        if not isinstance(given, str):
+            from mathturn_gym.registration import ENV_DEFAULTS
+
+            raise_unknown_name("environment", given, ENV_DEFAULTS)
         known = env_parameters(id)
         for name in keywords:
             if name not in known:
@@ -247,7 +253,23 @@ class EnvConfig:
         Raises:
             InvalidValueError: an unknown field, or a value that was an object of its program.
         """
+        if not isinstance(data, Mapping):
+            raise InvalidValueError(f"an environment must be a table of FIELD = VALUE, got {shown(data)}")
         return cls(**{name: _from_json(name, value) for name, value in data.items()})
+
+
+def code_of(data: Mapping[str, Any]) -> list[str]:
+    """The import paths in an environment's table: what making the environment would load, and then call.
+
+    Args:
+        data: What `EnvConfig.to_json` gave, or what a file says in its place.
+
+    >>> code_of({"id": "MathSingleTurn-v0", "feedback": "hint", "verifier": "my_judge:strict"})
+    ['my_judge:strict']
+    """
+    terms = data.get("reward_terms")
+    values = [data.get("id"), *map(data.get, _CALLABLES), *(terms.values() if isinstance(terms, Mapping) else ())]
+    return [value for value in values if isinstance(value, str) and ":" in value]
 
 
 OWN_FIELDS: Final = ("id", *SPLIT_NAMES, "allow_overlap", "fields", "skip_bad_rows", "shuffle")

@@ -30,7 +30,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 __all__ = [
     "ChatTemplateError",
@@ -53,6 +53,9 @@ __all__ = [
     "UserFunctionError",
     "VerifierError",
 ]
+
+_SHOWN: Final = 1000
+"""Characters of a value that a message shows."""
 
 
 class MathTurnError(Exception):
@@ -149,9 +152,23 @@ def raise_unknown_name(field: str, value: object, allowed: Iterable[str]) -> NoR
     mathturn_gym.errors.InvalidValueError: unknown feedback 'plian': did you mean 'plain'? (allowed: hint, plain)
     """
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(value), names, n=1)
+    # No nearest name is looked for where a file put a book in a name's place: that would take quadratic time.
+    near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) and len(value) <= _SHOWN else []
     hint = f": did you mean {near[0]!r}?" if near else ""
-    raise InvalidValueError(f"unknown {field} {value!r}{hint} (allowed: {', '.join(names)})")
+    raise InvalidValueError(f"unknown {field} {shown(value)}{hint} (allowed: {', '.join(names)})")
+
+
+def shown(value: object) -> str:
+    """A value for a message: its `repr`, cut off where it is long, and never an exception.
+
+    >>> shown(3), shown(10**5000)
+    ('3', 'an integer of 16610 bits')
+    """
+    try:
+        text = repr(value)
+    except Exception:  # integers of more digits than Python prints, nesting without end, other people's classes
+        return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def check_int(field: str, value: object, *, low: int, high: int | None = None) -> int:
@@ -162,7 +179,7 @@ def check_int(field: str, value: object, *, low: int, high: int | None = None) -
     except AttributeError:
         number = None
     if number is None or number < low or (high is not None and number > high):
-        raise InvalidValueError(f"{field} must be an integer {allowed}, got {value!r}")
+        raise InvalidValueError(f"{field} must be an integer {allowed}, got {shown(value)}")
     return int(number)
 
 
@@ -174,8 +191,8 @@ def check_float(field: str, value: object, *, low: float = -math.inf, high: floa
     if not isinstance(value, (bool, str)):
         try:
             number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # the last one for integers above 1e308
             number = None
     if number is None or not math.isfinite(number) or not low <= number <= high:
-        raise InvalidValueError(f"{field} must be a finite number{allowed}, got {value!r}")
+        raise InvalidValueError(f"{field} must be a finite number{allowed}, got {shown(value)}")
     return number

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import dataclasses
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +19,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.areal._compare import comparable, described, differences_at
 from mathturn_gym.areal.agent import MathMultiTurnAgent
 from mathturn_gym.areal.dialogue import PROMPT_IDS, areal_feedback
 from mathturn_gym.areal.protocol import BundledGenerationOutputs, EnvironmentService, GenerationHyperparameters
 from mathturn_gym.areal.sample import prompt_sample
+from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.types import Completion, Episode, Problem
 from mathturn_gym.verifier import extract
 
@@ -313,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = [file for path in paths for file in _files(Path(path))]
     agreed = 0
     for file in files:
-        recording = json.loads(file.read_text(encoding="utf-8"))
+        recording = _json_of(file)
         differences = [
             *(f"agent: {line}" for line in replay(recording, tokenizers_beside(file))),
             *(f"environment: {line}" for line in replay_env(recording, tokenizers_beside(file))),
@@ -337,8 +338,15 @@ def _files(path: Path) -> Iterable[Path]:
     return [one for one in candidates if "tokenizers" not in one.parts and _is_recording(one)]
 
 
+def _json_of(path: Path) -> Any:
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {error}") from error
+
+
 def _is_recording(path: Path) -> bool:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = _json_of(path)
     return isinstance(content, dict) and content.get("schema") == SCHEMA and "inputs" in content
 
 

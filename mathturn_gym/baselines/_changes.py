@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
 from mathturn_gym.baselines.settings import PARTS, RunConfig
 from mathturn_gym.config import DEFAULT_ENV, OWN_FIELDS, env_parameters
@@ -110,7 +110,7 @@ def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any
         if not equals or not name:
             raise InvalidValueError(f"{option} must be FIELD=VALUE or PART.FIELD=VALUE, got {text!r}")
         try:
-            found[name] = json.loads(value)
+            found[name] = parse_json(value)
         except ValueError:
             found[name] = value
     return found

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym._files import sync
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import CheckpointError, StorageError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) 
 def verify_checkpoint(folder: Path) -> None:
     """Raises `CheckpointError` unless every file of a checkpoint is there as it was written."""
     try:
-        sums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
+        sums = parse_json((folder / _CHECKSUMS).read_bytes())
         if not isinstance(sums, dict):
             raise TypeError(f"{_CHECKSUMS} must hold a JSON object")
         for name, expected in sums.items():
@@ -109,18 +110,18 @@ def load_checkpoint(path: str | Path) -> TrainerState:
 
     folder = Path(path)
     try:
-        facts = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
+        facts = parse_json((folder / "trainer.json").read_bytes())
         tensors = load_file(folder / "trainer.safetensors")
         return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
         raise CheckpointError(f"{str(folder)!r} is no checkpoint that can be resumed: {error}") from error
 
 
 def iteration_of(folder: Path) -> int:
     """After how many iterations a checkpoint was written; 0 where it does not say."""
     try:
-        return int(json.loads((folder / "trainer.json").read_text(encoding="utf-8"))["iteration"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(parse_json((folder / "trainer.json").read_bytes())["iteration"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return 0
 
 

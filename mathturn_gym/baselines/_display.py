@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym.baselines._pictures import new_figure, plain_label, save_figure
 from mathturn_gym.baselines.settings import RunConfig
 
@@ -39,7 +40,7 @@ class TrainingDisplay:
     def __init__(self, config: RunConfig, console: Console | None = None) -> None:
         self._config = config
         self._turns = range(1, int(config.env.value("num_turns")) + 1)
-        self._console = console or Console()
+        self._console = console or terminal()
         self._train: list[float] = []
         self._validation: Mapping[str, float] = {}
         self._progress = Progress(

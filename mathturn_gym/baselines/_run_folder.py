@@ -25,9 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym._files import locked, storage_errors, sync, tidy, write_atomically, write_json
+from mathturn_gym._import_paths import is_import_path
+from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
 from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.config import code_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError
 from mathturn_gym.render import render_episode
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["RunFolder", "flat", "read_config", "read_metrics", "read_object"]
+__all__ = ["RunFolder", "code_named_in", "flat", "read_config", "read_metrics", "read_object"]
 
 _LOG = logging.getLogger(__name__)
 _NEWEST: Final = "checkpoint"
@@ -278,13 +281,36 @@ def read_config(run_dir: str | Path) -> RunConfig:
     Raises:
         CheckpointError: the folder holds no run, or its config cannot be read.
     """
+    file, stored = _stored(run_dir)
+    try:
+        return RunConfig.from_json(stored)
+    except InvalidValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _stored(run_dir: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The file of a run's config, and what it holds."""
     file = Path(run_dir) / "config.json"
     if not file.is_file():
         raise CheckpointError(f"no run in {str(run_dir)!r}: it has no config.json")
-    try:
-        return RunConfig.from_json(read_object(file))
-    except InvalidValueError as error:
-        raise CheckpointError(f"{file}: {error}") from error
+    return file, read_object(file)
+
+
+def code_named_in(run_dir: str | Path) -> list[str]:
+    """The import paths in a run's config: whoever goes on with the run, or plays its environment, runs that code.
+
+    Args:
+        run_dir: The run's folder.
+
+    Raises:
+        CheckpointError: its config cannot be read.
+    """
+    _, config = _stored(run_dir)
+    tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
+    parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
+    others = [parts["algorithm"].get("name"), parts["policy"].get("model")]
+    own = [one for one in others if isinstance(one, str) and is_import_path(one)]
+    return [*code_of(parts["env"]), *own]
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
@@ -315,8 +341,8 @@ def read_object(file: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, or holds something else.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
@@ -326,8 +352,8 @@ def read_object(file: Path) -> dict[str, Any]:
 def _row(line: bytes) -> dict[str, float] | None:
     """A line as a dictionary; None for one that a crash cut off or filled with zeros."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
 

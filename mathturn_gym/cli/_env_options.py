@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.cli._problem_options import PROBLEMS_HELP, fields_of
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError
@@ -130,7 +130,7 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
@@ -144,6 +144,6 @@ def _term(text: str) -> tuple[str, Any]:
     if not name or not equals or not value:
         raise InvalidValueError(f"--reward-term must be NAME=WEIGHT or NAME=module:name, got {text!r}")
     try:
-        return name, json.loads(value)
+        return name, parse_json(value)
     except ValueError:
         return name, value

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from mathturn_gym._import_paths import is_import_path
 from mathturn_gym.config import EnvConfig
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.decoding import PolicyConfig
     from mathturn_gym.problems import ProblemSource
 
-__all__ = ["Start", "check_counts", "command_line", "problems_of", "start_of"]
+__all__ = ["OwnCode", "Start", "check_counts", "command_line", "problems_of", "refuse_code", "start_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +83,54 @@ class Start:
         return fingerprint(folder / "checkpoint") or fingerprint(folder)  # a run's, or a model's folder
 
 
-def start_of(policy: str | None, task: str | None, *, max_completion_tokens: int) -> Start:
+OwnCode = Annotated[
+    bool,
+    typer.Option("--own-code", help="Run the functions and classes that the run's config names: for runs of your own."),
+]
+
+
+def refuse_code(run_dir: str | Path, given: Mapping[str, Any], *, own_code: bool) -> None:
+    """Refuses a run whose config would have code run that the user did not name on the command line.
+
+    Args:
+        run_dir: The run's folder: anybody may have written it.
+        given: What the user said of the environment; what is named there may run.
+        own_code: The user said that all of it may.
+
+    Raises:
+        CheckpointError: it names other code.
+    """
+    from mathturn_gym.baselines._run_folder import code_named_in
+    from mathturn_gym.config import code_of
+
+    foreign = [] if own_code else [path for path in code_named_in(run_dir) if path not in code_of(given)]
+    if foreign:
+        raise CheckpointError(
+            f"the config of run {str(run_dir)!r} names code, which is not run unless you ask for it: {', '.join(foreign)};"
+            " give the same options again, or --own-code where the run is your own"
+        )
+
+
+def start_of(
+    policy: str | None,
+    task: str | None,
+    *,
+    max_completion_tokens: int,
+    given: Mapping[str, Any],
+    own_code: bool,
+) -> Start:
     """Policy and environment for what a user named.
 
     Args:
         policy: A name of `POLICY_NAMES`, or None.
         task: A task's name or file, or None.
         max_completion_tokens: The most tokens of one answer, where neither a run nor a task says.
+        given: See `refuse_code`.
+        own_code: See `refuse_code`.
 
     Raises:
         InvalidValueError: no such task.
-        CheckpointError: a run whose config cannot be read.
+        CheckpointError: a run whose config cannot be read, or names code.
     """
     from mathturn_gym.decoding import PolicyConfig
 
@@ -107,6 +147,7 @@ def start_of(policy: str | None, task: str | None, *, max_completion_tokens: int
     if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
         from mathturn_gym.baselines._run_folder import read_config
 
+        refuse_code(name, given, own_code=own_code)
         config = read_config(name)
         return Start(name, PolicyConfig(name), config.env, classic=config.algorithm.kind == "classic")
     env = EnvConfig(problems="lins", num_turns=4, max_completion_tokens=max_completion_tokens)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym._text import visible
 from mathturn_gym.cli.compare import compare
 from mathturn_gym.cli.compare_eval import compare_eval
@@ -53,7 +53,7 @@ app.command()(warmup)
 
 def main() -> None:
     """Runs the command line; a user's mistake is one red line and exit code 2, Ctrl-C is exit code 130."""
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     try:
         app()
     except MathTurnError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym._text import visible
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
@@ -80,7 +81,7 @@ def compare(
     """
     from mathturn_gym.baselines.compare import load_matrix, make_report, open_matrix, read_cells
 
-    console = Console()
+    console = terminal()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
         _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)

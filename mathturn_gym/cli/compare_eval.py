@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from mathturn_gym._files import write_json
+from mathturn_gym._terminal import terminal
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def compare_eval(
     result = {"a": str(a), "b": str(b), **found.to_dict()}
     result["figures"] = {name: result["figures"][name] for name in chosen}
     if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(out, result)
     if as_json:
         typer.echo(json.dumps(result))
         return
-    console = Console()
+    console = terminal()
     console.print(_table(found, chosen, str(a), str(b)))
     if found.only_a or found.only_b:
         console.print(

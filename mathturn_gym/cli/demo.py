@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 
@@ -51,7 +51,7 @@ def demo(
     from mathturn_gym.tasks import load_task
     from mathturn_gym.trajectories import write_episodes
 
-    console = Console()
+    console = terminal()
     settings = {"seed": seed, "evaluation.test_episodes": 0, **env.settings()}  # tested below, before and after
     found = load_task(task)
     config = found.config(None, settings, budget=None if episodes is None else {"episodes": episodes})

@@ -12,10 +12,11 @@ import typer
 from rich.console import Console
 
 from mathturn_gym._files import locked, storage_errors, tidy, write_json
+from mathturn_gym._terminal import terminal
 from mathturn_gym._text import visible
 from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, ray_settings
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
-from mathturn_gym.cli._runs import Start, check_counts, command_line, problems_of, start_of
+from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -72,6 +73,7 @@ def evaluate(
         bool, typer.Option("--resume", help="Go on with an interrupted evaluation in the folder.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier evaluation in the folder.")] = False,
+    own_code: OwnCode = False,
 ) -> None:
     """Play problems with a policy and report accuracy by turn, each figure with an interval over its different problems.
 
@@ -88,7 +90,7 @@ def evaluate(
     `mathturn eval --task gsm8k --policy smollm2 --data gsm8k_test.jsonl`.
     """
     check_counts(episodes=episodes, samples=samples, num_envs=num_envs, seed=seed)
-    console, start = Console(), start_of(policy, task, max_completion_tokens=64)
+    console, start = terminal(), start_of(policy, task, max_completion_tokens=64, given=env.given, own_code=own_code)
     config = env.config(start.env)
     source = problems_of(config, split, named="problems" in env.given)
     samples = start.samples if samples is None else samples

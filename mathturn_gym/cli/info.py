@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mathturn_gym._terminal import terminal
+
 __all__ = ["info"]
 
 _LIBRARIES: Final = (
@@ -34,7 +36,7 @@ def info(
     env_id: Annotated[str | None, typer.Argument(help="An environment id, to see its spaces and first prompt.")] = None,
 ) -> None:
     """Show versions, environment ids, problems, feedback modes and presets; or one environment's spaces and prompt."""
-    console = Console()
+    console = terminal()
     if env_id is not None:
         _environment(console, env_id)
         return

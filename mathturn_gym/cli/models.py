@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from mathturn_gym._terminal import terminal
 
 __all__ = ["models_app"]
 
@@ -26,7 +27,7 @@ def list_models() -> None:
         here = (models_folder() / name / "config.json").is_file()
         sizes = f"{model.megabytes} / {model.disk_megabytes}"
         table.add_row(name, model.about, model.license, sizes, "yes" if here else f"mathturn models get {name}")
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"in {models_folder()} (MATHTURN_MODELS=FOLDER keeps them elsewhere)", markup=False, soft_wrap=True)
 
@@ -43,7 +44,7 @@ def get(
     from mathturn_gym.decoding import get_model
 
     folder = get_model(name, source=file, again=again)
-    Console().print(f"{name}: {folder}", markup=False, soft_wrap=True)
+    terminal().print(f"{name}: {folder}", markup=False, soft_wrap=True)
 
 
 @models_app.command()
@@ -55,4 +56,4 @@ def convert(
     """Turn a GGUF file into an ordinary Hugging Face folder (float32), which `--policy FOLDER` takes."""
     from mathturn_gym.decoding import convert_gguf
 
-    Console().print(str(convert_gguf(file, folder, overwrite=overwrite)), markup=False, soft_wrap=True)
+    terminal().print(str(convert_gguf(file, folder, overwrite=overwrite)), markup=False, soft_wrap=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
-from mathturn_gym.cli._runs import check_counts, problems_of, start_of
+from mathturn_gym.cli._runs import OwnCode, check_counts, problems_of, start_of
 from mathturn_gym.decoding import POLICY_NAMES
 
 __all__ = ["play"]
@@ -24,6 +24,7 @@ def play(
     ] = None,
     episodes: Annotated[int, typer.Option(help="Episodes to play.")] = 3,
     seed: Annotated[int, typer.Option(help="Decides the problems.")] = 0,
+    own_code: OwnCode = False,
 ) -> None:
     r"""Play the environment yourself, or watch a policy play it.
 
@@ -37,7 +38,7 @@ def play(
     from mathturn_gym.testing import ScriptedPolicy
 
     check_counts(episodes=episodes, seed=seed)
-    console, start = Console(), start_of(watch, task, max_completion_tokens=256)
+    console, start = terminal(), start_of(watch, task, max_completion_tokens=256, given=env.given, own_code=own_code)
     config = env.config(start.env)
     source = problems_of(config, split, named="problems" in env.given)
     watched = start.load() if watch else None

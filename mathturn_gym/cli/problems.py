@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym.cli._problem_options import PROBLEMS_HELP, AnswerColumn, QuestionColumn, SkipBadRows, load_source
 from mathturn_gym.errors import InvalidValueError
 
@@ -39,7 +40,7 @@ def list_families() -> None:
         table.add_row(_plain(", ".join(generator.shown)), _plain(generator.about))
     for name, spec in sorted(REGISTRY.items()):
         table.add_row(name, _plain(spec.about))
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(
         "Every name takes a split (:train, :validation, :test, :all); a family also a level and a form:"
@@ -67,7 +68,7 @@ def show(
     for problem in _first(source, count, seed):
         cells = (problem.id, problem.prompt, " | ".join(problem.gold))
         table.add_row(*(_plain(cell) for cell in cells[: 3 if gold else 2]))
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"different problems: {count_distinct(source)}", markup=False, highlight=False)
 
@@ -101,7 +102,7 @@ def count(
     table = Table("split", "different problems", title=_plain(problems), title_justify="left")
     for split, found in counts.items():
         table.add_row(split, str(found))
-    Console().print(table)
+    terminal().print(table)
 
 
 @problems_app.command()
@@ -140,7 +141,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        _print(Console(), result)
+        _print(terminal(), result)
     if any(result[key] for key in ("skipped", "contradictory", "not_self_verified", "disagree")):
         raise typer.Exit(1)
 

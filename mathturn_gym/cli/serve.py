@@ -20,7 +20,7 @@ def serve(
     max_context_tokens: Annotated[int | None, typer.Option(help="Budget of a whole episode.")] = None,
     system_prompt: Annotated[str | None, typer.Option(help="Text of a system message.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for every one.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8000,
     api_key_file: Annotated[
         Path | None, typer.Option(help="File with API keys, one per line; MATHTURN_API_KEY is taken as one as well.")
     ] = None,

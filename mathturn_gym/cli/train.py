@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, speaks_for_nobody, training_engine
 from mathturn_gym.cli._env_options import EnvOptions, with_env_options
-from mathturn_gym.cli._runs import command_line
+from mathturn_gym.cli._runs import OwnCode, command_line, refuse_code
 from mathturn_gym.cli.report import plain_text
 from mathturn_gym.errors import InvalidValueError
 
@@ -51,6 +52,7 @@ def train(
     engine_settings: ENGINE_SETTINGS = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, as it began.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")] = False,
+    own_code: OwnCode = False,
 ) -> None:
     """Train a policy on a task, from the built-in warm start or another model (`--set policy.model=FOLDER`).
 
@@ -63,9 +65,9 @@ def train(
     them.
     """
     from mathturn_gym.baselines._changes import parse_settings
-    from mathturn_gym.baselines._run_folder import read_config
+    from mathturn_gym.baselines._run_folder import code_named_in, read_config
 
-    console = Console(quiet=speaks_for_nobody(engine))
+    console = terminal(quiet=speaks_for_nobody(engine))
     limits = {"tokens": tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
     budget = {name: value for name, value in limits.items() if value is not None}
     named = {"seed": seed, "keep": keep}
@@ -74,13 +76,15 @@ def train(
     folder = run_dir or _folder(task, algorithm)
     if resume:
         _refuse_changes({**changes, **budget, **({} if algorithm is None else {"algorithm": algorithm})})
+        refuse_code(folder, {}, own_code=own_code)
         config = read_config(folder)
     else:
         config = _config(task, algorithm, changes, budget)
     chosen = training_engine(engine, engine_settings)
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
+    own = ["--own-code"] if code_named_in(folder) else []
     if result.interrupted:
-        going_on = command_line("train", "--run-dir", folder, "--resume")
+        going_on = command_line("train", "--run-dir", folder, "--resume", *own)
         console.print(
             f"interrupted after {result.episodes} episodes; go on with: {going_on}", markup=False, soft_wrap=True
         )
@@ -92,7 +96,7 @@ def train(
         played = f"{result.test['episodes']:,} episodes of {result.test['problems']:,} different problems"
         console.print(f"test split, {played}: {figures}", highlight=False)
     console.print(f"run folder: {folder}", markup=False, soft_wrap=True)
-    following = command_line("eval", "--policy", folder, "--out", folder / "eval")
+    following = command_line("eval", "--policy", folder, "--out", folder / "eval", *own)
     console.print(f"next: {following}", markup=False, soft_wrap=True)
 
 

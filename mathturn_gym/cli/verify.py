@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mathturn_gym._files import write_atomically
+from mathturn_gym._files import storage_errors, write_atomically
+from mathturn_gym._json import parse_json
+from mathturn_gym._terminal import terminal
 from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers, verdicts_of
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
@@ -186,7 +188,7 @@ def _tell_share(verifier: Verifier | JudgedVerifier) -> None:
 
     if isinstance(verifier, JudgedVerifier):
         told = f"judge {verifier.judge_name} {verifier.counts}"
-        Console(stderr=True, soft_wrap=True).print(told, markup=False, highlight=False)
+        terminal(stderr=True, soft_wrap=True).print(told, markup=False, highlight=False)
 
 
 def _record(verdict: Verdict) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
         typer.echo(json.dumps(_record(verdict)))
         return
     color = {"right": "green", "wrong": "red"}.get(verdict.status.value, "yellow")
-    Console().print(explain(verdict), style=color, markup=False, highlight=False, soft_wrap=True)
+    terminal().print(explain(verdict), style=color, markup=False, highlight=False, soft_wrap=True)
 
 
 def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
@@ -230,8 +232,8 @@ def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise ProblemFileError(f"{file}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict) or not isinstance(row.get("response"), str):
             raise ProblemFileError(f"{file}, line {number}: response must be a text")
@@ -254,9 +256,10 @@ def _progress(console: Console) -> Progress:
 def _judge_file(judge: Verifier | JudgedVerifier, file: Path, out: Path | None, kind: str) -> None:
     """Verdicts of a file's rows, in their order, to `out` or to standard output as they come."""
     rows = _rows(file, kind)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     counts: dict[str, int] = {}
-    stream = out.open("w", encoding="utf-8") if out is not None else None
+    with storage_errors(out or file):
+        stream = out.open("w", encoding="utf-8") if out is not None else None
     try:
         with _progress(console) as progress:
             task = progress.add_task("verify", total=len(rows))
@@ -299,8 +302,8 @@ def _rescore(
             }
             for one, old, new in zip(answers, before, after, strict=True)
         )
-        write_atomically(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    console = Console(soft_wrap=True)
+        write_atomically(out, "".join(json.dumps(row) + "\n" for row in rows))
+    console = terminal(soft_wrap=True)
     console.print(changes_table(before, after, (name, f"{plain.extract}, {plain.form}")))
     console.print(f"{len(changed)} of {len(answers)} verdicts changed", highlight=False)
     for index in changed[:show_changed]:
@@ -311,9 +314,9 @@ def _rescore(
             highlight=False,
         )
     for reason in left_out[:3]:
-        Console(stderr=True).print(f"left out: {reason}", markup=False)
+        terminal(stderr=True).print(f"left out: {reason}", markup=False)
     if len(left_out) > 3:
-        Console(stderr=True).print(f"left out: {len(left_out) - 3} more")
+        terminal(stderr=True).print(f"left out: {len(left_out) - 3} more")
 
 
 def _told(verdict: dict[str, Any]) -> str:
@@ -371,7 +374,7 @@ def _audit(
         step = len(cases) / check_int("limit", limit, low=1)
         cases = [cases[int(index * step)] for index in range(limit)]
     reports: list[AuditReport] = []
-    with _progress(Console(stderr=True)) as progress:
+    with _progress(terminal(stderr=True)) as progress:
         for name in verifiers or installed_verifiers():
             task = progress.add_task(name, total=len(cases))
             reports.append(run_audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
@@ -381,14 +384,15 @@ def _audit(
         table.add_column(report.verifier, justify="right")
     for row in audit_rows(reports):
         table.add_row(*row)
-    Console().print(table)
+    terminal().print(table)
     for report in reports:
         for case in report.wrong()[:show_wrong]:
-            Console().print(
+            terminal().print(
                 f"{report.verifier}: label {case.label}, gold {case.gold!r}, {case.response[-200:]!r}", markup=False
             )
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        with storage_errors(out.parent):
+            out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, _AUDIT_PAGES[out.suffix](reports))
 
 

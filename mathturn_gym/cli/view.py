@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym.errors import InvalidValueError
 
 __all__ = ["view"]
@@ -43,7 +44,7 @@ def view(
     """
     import webbrowser
 
-    console = Console()
+    console = terminal()
     if serve:
         if out is not None:
             raise InvalidValueError("--serve writes no file: leave --out away, or make the page without --serve")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from mathturn_gym._terminal import terminal
 
 __all__ = ["warmup"]
 
@@ -36,7 +37,7 @@ def warmup(
     from mathturn_gym.baselines.warmup import warmup as make
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-    console, chosen = Console(), recipe_named(recipe)
+    console, chosen = terminal(), recipe_named(recipe)
     with Progress(console=console) as progress:
         task = progress.add_task("supervised warm-up", total=None)
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load_adapter", "load_model", "load_tokenizer", "new_adapter", "prepare_weights"]
 
-_BROKEN: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
-"""What transformers raises for a folder that is broken in one way or another."""
+_BROKEN: Final = (Exception,)
+"""What is raised for a folder that is broken in one way or another: tokenizers has no class of its own for it, and
+transformers, huggingface_hub and safetensors have several each."""
 
 
 def load_model(
@@ -39,7 +40,6 @@ def load_model(
     Raises:
         CheckpointError: nothing loadable is there, or weights are missing; the message says what was found.
     """
-    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM  # its methods' types say nothing of what they return
@@ -60,7 +60,7 @@ def load_model(
             )
     except torch.OutOfMemoryError:
         raise
-    except (*_BROKEN, SafetensorError) as error:
+    except _BROKEN as error:
         raise CheckpointError(f"no model can be loaded from {str(name)!r}: {_first_line(error)}") from error
     # transformers fills weights that are not there with random numbers, and only logs it.
     missing = sorted(info["missing_keys"])
@@ -80,6 +80,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(name), **pretrained_kwargs(name))
+        tokenizer("1")  # settings of the wrong type show when it is first used
     except _BROKEN as error:
         raise CheckpointError(
             f"no tokenizer can be loaded from {str(name)!r}: {_first_line(error)}; give tokenizer=FOLDER_OR_NAME"
@@ -137,8 +138,6 @@ def load_adapter(model: Any, name: str | Path, *, trainable: bool = False) -> An
         MissingDependencyError: peft is not installed.
         CheckpointError: no adapter is there, or it is another model's.
     """
-    from safetensors import SafetensorError
-
     peft = _peft()
     folder = Path(name)
     if folder.is_dir() and not (folder / "adapter_model.safetensors").is_file():
@@ -147,7 +146,7 @@ def load_adapter(model: Any, name: str | Path, *, trainable: bool = False) -> An
         kwargs = pretrained_kwargs(name)
         del kwargs["trust_remote_code"]  # peft knows no custom code
         return peft.PeftModel.from_pretrained(model, str(name), is_trainable=trainable, use_safetensors=True, **kwargs)
-    except (*_BROKEN, SafetensorError) as error:
+    except _BROKEN as error:
         raise CheckpointError(f"no adapter can be loaded from {str(name)!r}: {_first_line(error)}") from error
 
 

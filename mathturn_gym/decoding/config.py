@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name, shown
 
 __all__ = ["BUILTIN_PATH", "POLICY_NAMES", "PolicyConfig"]
 
@@ -138,6 +138,8 @@ class PolicyConfig:
         Raises:
             InvalidValueError: a field is unknown (the nearest is suggested) or outside its range.
         """
+        if not isinstance(data, Mapping):
+            raise InvalidValueError(f"a policy must be a table of FIELD = VALUE, got {shown(data)}")
         known = [one.name for one in dataclasses.fields(cls)]
         for name in data:
             if name not in known:

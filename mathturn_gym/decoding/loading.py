@@ -14,7 +14,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from mathturn_gym._json import parse_json
 from mathturn_gym._named_models import NAMED_MODELS, folder_of
 from mathturn_gym._transformers import is_hub_name
 from mathturn_gym.decoding.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
@@ -170,14 +170,14 @@ def _memory_of(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = parse_json(file.read_bytes())
         if not isinstance(data, dict):
             raise InvalidValueError(f"must be an object, got {type(data).__name__}")
         for name in data:
             if name not in _REMEMBERED:
                 raise_unknown_name("field", name, _REMEMBERED)
         PolicyConfig.from_json(data)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file}: {error}") from error
     return data
 
@@ -187,7 +187,7 @@ def _base_of(adapter: Path) -> str:
     known = _memory_of(adapter).get("model")
     if known is None:
         try:
-            known = json.loads((adapter / "adapter_config.json").read_text("utf-8")).get("base_model_name_or_path")
+            known = parse_json((adapter / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
         except (OSError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{adapter / 'adapter_config.json'}: {error}") from error
     if not isinstance(known, str) or not known:
@@ -213,6 +213,15 @@ def _local(config: PolicyConfig, source: _Source) -> Any:
         kwargs["tokenizer"] = _named_tokenizer(config.tokenizer)
     elif source.adapter is not None and (Path(source.adapter) / "tokenizer.json").is_file():
         kwargs["tokenizer"] = _named_tokenizer(source.adapter)  # a run writes it beside the adapter
+    try:
+        return _loaded(config, source, adapter, kwargs)
+    except InvalidValueError as error:  # a tokenizer that the mask cannot work with, a chat template of no use
+        raise InvalidValueError(f"policy {config.model!r}: {error}") from error
+
+
+def _loaded(config: PolicyConfig, source: _Source, adapter: str | None, kwargs: Mapping[str, Any]) -> Any:
+    from mathturn_gym.wrappers.policy import CausalLMPolicy
+
     return CausalLMPolicy.from_pretrained(
         source.name if source.adapter is None else _base_of(Path(source.adapter)),
         adapter=adapter,

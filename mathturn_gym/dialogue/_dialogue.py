@@ -22,6 +22,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from mathturn_gym.dialogue._bounded import bounded
 from mathturn_gym.dialogue._cache import IdCache
 from mathturn_gym.dialogue._protocol import History
 from mathturn_gym.dialogue._template import ChatTemplate, Message, message
@@ -41,6 +42,8 @@ _PROMPT: Final = -1
 _PROMPT_WITHOUT_THOUGHT: Final = -2
 _PROBED_TURNS: Final = (0, 1, 2, 3, 8)
 _NO_IDS: Final = np.zeros(0, np.int64)
+_PROBE_SECONDS: Final = 20.0
+"""Processor time that a template may take for the few messages that its kind is found out from; most take milliseconds."""
 
 
 class Dialogue:
@@ -97,8 +100,13 @@ class Dialogue:
         self._template = ChatTemplate(self.tokenizer, chat_template_kwargs or {})
         self._head: list[Message] = [] if system_prompt is None else [message("system", system_prompt)]
         self._cache = IdCache(_CACHE_BYTES)
-        self._choose_content_form()
-        self._steady_from = self._find_steady_turn()
+        try:
+            bounded(self._probe_template, _PROBE_SECONDS)
+        except TimeoutError as error:
+            raise ChatTemplateError(
+                f"the chat template of {self._template.name} did not write a few short messages within"
+                f" {_PROBE_SECONDS:g} s of processor time"
+            ) from error
         self.vocab_size: int = max(len(self.tokenizer), *(i + 1 for i in self.tokenizer.get_vocab().values()))
         self._template.find_markers(self._template.render(self._history(1, _USER)), (_USER, _ASSISTANT, _SYSTEM))
         self._closing, self.end_of_turn = self._find_closing()
@@ -446,6 +454,11 @@ class Dialogue:
             return sys.maxsize
         return 0 if written[0] == written[1] else 1
 
+    def _probe_template(self) -> None:
+        """Renders what the rest of the dialogue is found out from: where this ends, the template ends."""
+        self._choose_content_form()
+        self._steady_from = self._find_steady_turn()
+
     def _find_closing(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids that close an assistant turn in a dialogue that goes on, and those with which a model closes it.
 
@@ -463,7 +476,7 @@ class Dialogue:
         if last >= 0:
             closing = tuple(common[: last + 1])
             return closing, closing
-        if goes_on[0] not in special or (ends and ends[0] not in special):
+        if not goes_on or goes_on[0] not in special or (ends and ends[0] not in special):
             return (), ()
         return (goes_on[0],), (ends[0] if ends else goes_on[0],)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -97,8 +98,6 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: the template refuses these messages.
         """
-        from jinja2 import TemplateError
-
         given: list[Any] = list(messages)
         if self.in_parts:
             given = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -106,7 +105,7 @@ class ChatTemplate:
             text = self.tokenizer.apply_chat_template(
                 given, tokenize=False, add_generation_prompt=prompt, **self.kwargs
             )
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # a template is a program: it can raise anything
             roles = " ".join(one["role"] for one in messages)
             raise ChatTemplateError(
                 f"the chat template of {self.name} cannot render the roles [{roles}]: {error};"
@@ -116,7 +115,7 @@ class ChatTemplate:
 
     def tokenize(self, text: str) -> Ids:
         """Ids of a text, markers in it as themselves, int64 (L,)."""
-        with LOCKS.encoding:
+        with LOCKS.encoding, _unicode_errors(text):
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return np.asarray(ids, dtype=np.int64)
 
@@ -124,7 +123,7 @@ class ChatTemplate:
         """Ids of a text, what looks like a special token as plain text, int64 (L,)."""
         if not self.has_marker(text):
             return self.tokenize(text)
-        with LOCKS.encoding:
+        with LOCKS.encoding, _unicode_errors(text):
             ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return np.asarray(ids, dtype=np.int64)
 
@@ -170,3 +169,18 @@ def _check_kwargs(name: str, kwargs: Mapping[str, Any], source: str) -> None:
             raise InvalidValueError(
                 f"chat_template_kwargs: the chat template of {name} never reads {key!r}{hint}, so it would do nothing"
             )
+
+
+@contextmanager
+def _unicode_errors(text: str) -> Iterator[None]:
+    """Names what tokenizers call a wrong type: a text with half of a surrogate pair in it."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError) as error:
+        at = next((at for at, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+        if at is None:
+            raise
+        raise InvalidValueError(
+            f"a text holds the lone surrogate U+{ord(text[at]):04X} at character {at}, which is no Unicode and has no"
+            f" tokens: {text[max(0, at - 20) : at + 20]!r}"
+        ) from error

@@ -63,12 +63,14 @@ def _load_by_name(name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, **pretrained_kwargs(name))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(name, **pretrained_kwargs(name))
+        tokenizer("1")  # settings of the wrong type show when it is first used
+    except Exception as error:  # tokenizers has no class of its own for a broken file
         raise InvalidValueError(
             f"tokenizer {name!r} does not load ({type(error).__name__}: {error}); allowed: 'builtin', a folder with"
             " tokenizer.json and tokenizer_config.json, a hub name, or a tokenizer object"
         ) from error
+    return tokenizer
 
 
 def name_of_tokenizer(tokenizer: Tokenizer) -> str:

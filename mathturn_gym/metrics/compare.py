@@ -149,7 +149,8 @@ def _differences(
 ) -> dict[str, Difference]:
     with np.errstate(invalid="ignore", divide="ignore"):
         values = tops_2CF.sum(axis=1) / bottoms_2CF.sum(axis=1)
-    p_values = _permutation(tops_2CF, bottoms_2CF, values[1] - values[0], permutations, seed)
+        gaps = values[1] - values[0]  # of a figure that nobody has, infinity less infinity
+    p_values = _permutation(tops_2CF, bottoms_2CF, gaps, permutations, seed)
     differences = {}
     for f, name in enumerate(names):
         a, b, found = difference_estimate(tops_2CF[:, :, f], bottoms_2CF[:, :, f], bounds[f], confidence=confidence)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias, cast
 
+from mathturn_gym._files import bounded_lines
 from mathturn_gym.errors import ProblemFileError, raise_unknown_name
 from mathturn_gym.problems._json_text import JsonText
 from mathturn_gym.problems._values import short
@@ -117,15 +118,7 @@ def _near(path: Path) -> str:
 
 def numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
     """Numbered lines; None stands for one that is too long, the rest of which is read past, not kept."""
-    number = 0
-    while raw := stream.readline(MAX_ROW + 1):
-        number += 1
-        if len(raw) <= MAX_ROW:
-            yield number, raw
-            continue
-        yield number, None
-        while raw and not raw.endswith(b"\n"):
-            raw = stream.readline(MAX_ROW)
+    return enumerate(bounded_lines(stream, MAX_ROW), start=1)
 
 
 def _json_lines(stream: IO[bytes], path: Path) -> Rows:

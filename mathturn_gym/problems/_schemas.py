@@ -12,7 +12,6 @@ The first that fits is used. Any other row needs a mapping of fields.
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
 import re
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 from mathturn_gym.problems._values import MAX_BYTES, MAX_DEPTH, json_types, measure, short
 from mathturn_gym.verifier import extract
@@ -274,8 +274,8 @@ def _listed(truth: object) -> object:
     """DAPO writes lists of answers as JSON."""
     if isinstance(truth, str) and truth.startswith("[") and len(truth) <= MAX_GOLD:
         try:
-            return json.loads(truth)
-        except (ValueError, RecursionError):
+            return parse_json(truth)
+        except ValueError:
             return truth
     return truth
 

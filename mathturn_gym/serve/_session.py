@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ServerError
 from mathturn_gym.serve._protocol import IDLE_CLOSE_CODE, check_protocol, error_named
 
@@ -24,6 +25,9 @@ _REFUSED: Final = {
     429: "too many requests from this address: wait, or raise the server's requests_per_second",
     503: "it is busy, or shutting down",
 }
+
+_MOST_TOLD: Final = 1 << 20
+"""Bytes of what a server tells about itself that are read."""
 
 
 def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, Any]:
@@ -45,7 +49,7 @@ def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, A
     handlers = [urllib.request.ProxyHandler({})] if _is_local(url) else []
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=timeout) as reply:
-            told = json.load(reply)
+            told = parse_json(reply.read(_MOST_TOLD))
     except urllib.error.HTTPError as error:
         raise ServerError(f"{url} refuses (HTTP {error.code}): {_REFUSED.get(error.code, error.reason)}") from error
     except (OSError, ValueError) as error:
@@ -143,13 +147,24 @@ class ServerSession:
             ) from error
         except ConnectionClosed as error:
             raise self._ended(error) from error
-        reply = json.loads(raw)
-        if reply["type"] == "error":
-            code, message = reply["data"].get("code"), str(reply["data"].get("message"))
+        kind, data = self._read(raw)
+        if kind == "error":
+            code, message = data.get("code"), str(data.get("message"))
             if code == "EXECUTION_ERROR":
                 raise error_named(message)
             raise ServerError(f"{self._url} refuses ({code}): {message}")
-        return reply["data"]
+        return data
+
+    def _read(self, raw: str | bytes) -> tuple[str, dict[str, Any]]:
+        """A reply's type and data."""
+        try:
+            reply = parse_json(raw)
+            kind, data = reply["type"], reply["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"{self._url} replied with something else than a reply: {error!r}") from error
+        if not isinstance(kind, str) or not isinstance(data, dict):
+            raise ServerError(f"{self._url} replied with something else than a reply: its data are no object")
+        return kind, data
 
     def close(self) -> None:
         """Ends the session; the server has a place free at once."""

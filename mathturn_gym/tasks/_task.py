@@ -192,8 +192,11 @@ def load_task(task: str | Path) -> Task:
         scale=_scale(task, scale or {}),
     )
     # A mistake in the file is found where the file is loaded.
-    PolicyConfig(**sampling)
-    found.config(budget=None if found.trains else {"episodes": 1})
+    try:
+        PolicyConfig(**sampling)
+        found.config(budget=None if found.trains else {"episodes": 1})
+    except InvalidValueError as error:
+        raise InvalidValueError(f"task {str(task)!r}: {error}") from error
     return found
 
 
@@ -202,7 +205,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValueError(f"task {str(path)!r} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # integers of too many digits and endless nesting are no TOML errors
         raise InvalidValueError(f"task {str(path)!r} is no TOML: {error}") from error
 
 

@@ -6,11 +6,13 @@ import json
 import os
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mathturn_gym._files import replacing
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidValueError, MathTurnError, StorageError
 from mathturn_gym.trajectories.records import build_episode, facts_to_record
 
@@ -21,6 +23,9 @@ __all__ = ["load_batch", "save_batch"]
 
 _SCHEMA: Final = "mathturn_gym.packed_batch"
 _VERSION: Final = "1"
+
+MAX_IDS: Final = 1 << 24
+"""Ids that an episode in a file may have: a file of a kilobyte could ask for terabytes."""
 
 
 def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
@@ -102,15 +107,15 @@ def load_batch(path: str | os.PathLike[str]) -> PackedBatch:
             pieces=pieces,
             **rest,
         )
+        _check_pieces(batch)
     except MathTurnError as error:
         raise InvalidValueError(f"{source}: {error}") from error
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError, RuntimeError) as error:
         raise InvalidValueError(f"{source} is not a whole packed batch: {error!r}") from error
-    _check_pieces(batch, str(source))
     return batch
 
 
-def _check_pieces(batch: PackedBatch, source: str) -> None:
+def _check_pieces(batch: PackedBatch) -> None:
     """Raises `InvalidValueError` where a piece lies outside its row or its episode."""
     pieces = batch.pieces
     rows = np.diff(batch.cu_seqlens.numpy().astype(np.int64))
@@ -125,18 +130,27 @@ def _check_pieces(batch: PackedBatch, source: str) -> None:
         good = bool(np.all(np.diff(pieces.row) >= 0) and np.all(rows >= 0) and np.all(pieces.length >= 0))
         good = good and bool(np.all((pieces.offset >= 0) & (ends <= rows[pieces.row])))
         good = good and bool(np.all((pieces.start >= 0) & (pieces.start + pieces.length <= size)))
+        turns = batch.facts.turns[pieces.episode]
+        good = good and bool(np.all((pieces.turn >= -1) & (pieces.turn < turns) & (pieces.branch >= 0)))
+        good = good and bool(np.all((pieces.position >= 0) & (pieces.position <= pieces.start)))
         good = good and batch.num_tokens == int(rows.sum()) <= batch.input_ids.numel()
     if not good:
-        raise InvalidValueError(f"{source} is not a whole packed batch: its pieces do not fit its rows and episodes")
+        raise InvalidValueError("it is not a whole packed batch: its pieces do not fit its rows and episodes")
 
 
 def _facts(tensors: dict[str, Any]) -> FactsTable:
     from mathturn_gym.packing import FactsTable
+    from mathturn_gym.packing.batch import FACT_FIELDS
 
-    records = json.loads(tensors.pop("facts.json").numpy().tobytes())
+    records = parse_json(tensors.pop("facts.json").numpy().tobytes())
     sizes = tensors.pop("facts.sizes").numpy()
-    tails = np.split(tensors.pop("facts.tails").numpy(), np.cumsum(sizes[:, 1])[:-1]) if len(sizes) else []
-    episodes = []
+    if sizes.dtype != np.int64 or sizes.ndim != 2 or sizes.shape[1] != 2 or np.any((sizes < 0) | (sizes > MAX_IDS)):
+        raise InvalidValueError(f"facts.sizes must be pairs of lengths in [0, {MAX_IDS}]")
+    ids = tensors.pop("facts.tails").numpy()
+    if np.any(sizes[:, 1] > sizes[:, 0]) or ids.dtype != np.int64 or ids.shape != (int(sizes[:, 1].sum()),):
+        raise InvalidValueError("facts.tails must be the ids at the episodes' ends, as many as facts.sizes says")
+    tails = np.split(ids, np.cumsum(sizes[:, 1])[:-1]) if len(sizes) else []
+    episodes: list[Any] = []
     for record, (size, _) in zip(records, sizes.tolist(), strict=True):
         # An episode of blank ids with these facts: checks them as an episode's, and has every field.
         blank = np.zeros(size, np.int64)
@@ -147,8 +161,9 @@ def _facts(tensors: dict[str, Any]) -> FactsTable:
         episode = build_episode(
             record, ids=blank, loss_mask=mask, logprobs=np.zeros(size, np.float32), versions=versions
         )
-        episodes.append(episode)
-    turns = np.array([episode.num_turns for episode in episodes], np.int64)
+        # Its token arrays are as long as the file says, and nobody needs them.
+        episodes.append(SimpleNamespace(**{name: getattr(episode, name) for name in (*FACT_FIELDS, "turn_spans")}))
+    turns = np.array([len(episode.turn_spans) for episode in episodes], np.int64)
     return FactsTable(episodes, turns, sizes[:, 0].copy(), [tail.copy() for tail in tails])
 
 

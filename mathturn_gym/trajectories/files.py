@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from mathturn_gym._files import replacing, storage_errors
+from mathturn_gym._files import bounded_lines, replacing, storage_errors
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, check_int
 from mathturn_gym.trajectories.records import episode_from_record, episode_to_record
 from mathturn_gym.trajectories.tables import (
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 _BLOCK: Final = 1 << 16
+
+MAX_LINE: Final = 64 * 2**20
+"""Bytes that a line of a file of episodes may have, unpacked: about two million tokens. Longer ones are not read into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class BadRow:
 class EpisodeReader(Iterable[Episode]):
     """A file's episodes, one at a time; every iteration begins anew.
 
-    Memory is that of one line (JSON-lines) or of `batch_size` rows (Parquet), and of the bad rows.
+    Memory is that of one line (JSON-lines, of at most 64 MiB) or of `batch_size` rows (Parquet), and of the bad rows.
 
     Args:
         path: `*.jsonl`, `*.jsonl.gz` or `*.parquet`.
@@ -94,7 +98,7 @@ class EpisodeReader(Iterable[Episode]):
     def _json_lines(self) -> Iterator[Episode | tuple[Exception, str | None]]:
         opener: Any = gzip.open if self._suffix == ".jsonl.gz" else open
         with opener(self.path, "rb") as stream:
-            lines = iter(stream)
+            lines = bounded_lines(stream, MAX_LINE)
             while True:
                 try:
                     line = next(lines)
@@ -103,8 +107,11 @@ class EpisodeReader(Iterable[Episode]):
                 except (EOFError, OSError, zlib.error) as error:  # a compressed file that was cut off or damaged
                     yield error, None
                     return
+                if line is None:
+                    yield InvalidEpisodeError(f"the line is longer than {MAX_LINE:,} bytes"), None
+                    continue
                 try:
-                    yield episode_from_record(json.loads(line))
+                    yield episode_from_record(parse_json(line))
                 # A line nested beyond Python's stack is a bad row, not the end of the file.
                 except (InvalidEpisodeError, ValueError, RecursionError) as error:
                     yield error, line.decode("utf-8", errors="backslashreplace").rstrip("\n")
@@ -120,7 +127,16 @@ class EpisodeReader(Iterable[Episode]):
         with file:
             check_table_schema(file.schema_arrow, str(self.path), named=True)
             columns = [name for name in table_schema().names if name in file.schema_arrow.names]
-            for batch in file.iter_batches(self.batch_size, columns=columns):
+            batches = file.iter_batches(self.batch_size, columns=columns)
+            while True:
+                try:
+                    batch = next(batches, None)
+                # What pyarrow raises; a page that does not decode takes those behind it along.
+                except (ValueError, OSError, KeyError, OverflowError, MemoryError) as error:
+                    yield error, None
+                    return
+                if batch is None:
+                    return
                 for result in episodes_from_table(batch):
                     yield (result, None) if isinstance(result, InvalidEpisodeError) else result
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError
 from mathturn_gym.trajectories.records import SCHEMA, SCHEMA_VERSION, build_episode, facts_to_record
 from mathturn_gym.types import Episode
@@ -144,7 +145,9 @@ def check_table_schema(schema: Any, source: str, *, named: bool) -> None:
     With `named` the metadata must name it too; without, only another name or version is refused.
     """
     expected = table_schema()
-    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    metadata = {
+        key.decode(errors="replace"): value.decode(errors="replace") for key, value in (schema.metadata or {}).items()
+    }
     found = metadata.get("schema"), metadata.get("schema_version")
     if found != (SCHEMA, str(SCHEMA_VERSION)) and (named or found != (None, None)):
         raise InvalidValueError(
@@ -192,12 +195,34 @@ def episodes_from_table(table: Any) -> Iterator[Episode | InvalidEpisodeError]:
     for batch in batches:
         columns = {name: batch.column(name) for name in table_schema().names if name in batch.schema.names}
         rows = {name: _rows(column) for name, column in columns.items() if name in _NUMBERS}
-        plain = {name: column.to_pylist() for name, column in columns.items() if name not in _NUMBERS}
+        plain = {name: _plain(column) for name, column in columns.items() if name not in _NUMBERS}
         for row in range(batch.num_rows):
             try:
-                yield _episode(row, rows, {name: values[row] for name, values in plain.items()})
+                yield _episode(row, rows, {name: _cell(name, values[row]) for name, values in plain.items()})
             except InvalidEpisodeError as error:
                 yield error
+
+
+def _plain(column: Any) -> list[Any]:
+    """A column's values; where a text in it is no UTF-8, which a Parquet file does not rule out, the error stands for it."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        found = [_decoded(value) for value in column]
+    return found
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError as error:
+        return error
+
+
+def _cell(name: str, value: Any) -> Any:
+    if isinstance(value, UnicodeDecodeError):
+        raise InvalidEpisodeError(f"{name} is not UTF-8: {value}")
+    return value
 
 
 def _rows(column: Any) -> Callable[[str, int], npt.NDArray[Any]]:
@@ -223,8 +248,8 @@ def _episode(row: int, rows: dict[str, Callable[[str, int], npt.NDArray[Any]]], 
     record["turn_spans"] = [list(span) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
     record["rewards"] = arrays.pop("rewards").tolist()
     try:
-        record["metadata"] = json.loads(record["metadata_json"])
-    except (ValueError, TypeError, RecursionError) as error:
+        record["metadata"] = parse_json(record["metadata_json"])
+    except (ValueError, TypeError) as error:
         raise InvalidEpisodeError(f"metadata_json is not JSON: {error}") from error
     if record.get("token_values") is not None:
         record["token_values"] = {one["name"]: one["values"] for one in record["token_values"]}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import gzip
 import itertools
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+from mathturn_gym._files import bounded_lines
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.trajectories import SCHEMA, episode_from_record
+from mathturn_gym.trajectories.files import MAX_LINE
 from mathturn_gym.view._records import ViewEpisode, from_episodes
 from mathturn_gym.view.adapters import ADAPTERS, Adapter
 
@@ -20,6 +22,8 @@ __all__ = ["OURS", "LineLog", "holds_episodes"]
 
 OURS: Final = "mathturn_gym"
 _PEEKED: Final = 20
+_OTHER_SHAPE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What reading fields raises where a line has a neighbor's fields and other types behind them than it writes."""
 
 
 class LineLog:
@@ -66,6 +70,8 @@ class LineLog:
                 self._episodes += 1
             except (InvalidEpisodeError, InvalidValueError) as error:
                 self._leave_out(error)
+            except _OTHER_SHAPE as error:
+                self._leave_out(InvalidValueError(f"it is no row of {self.format}: {type(error).__name__}: {error}"))
         if self._adapter is None:
             return from_episodes(rows, credit=not growing)
         return list(itertools.chain.from_iterable(rows))
@@ -101,23 +107,27 @@ class LineLog:
             for line in self._lines(stream, growing):
                 if line.strip():
                     try:
-                        yield json.loads(line)
-                    except (ValueError, RecursionError) as error:
+                        yield parse_json(line)
+                    except ValueError as error:
                         self._leave_out(error)
 
     def _lines(self, stream: IO[bytes], growing: bool) -> Iterator[bytes]:
+        lines = bounded_lines(stream, MAX_LINE)
         while True:
             try:
-                line = stream.readline()
+                line = next(lines, b"")
             except (EOFError, OSError, zlib.error) as error:  # a compressed file that was cut off
                 self._line += 1
                 self._leave_out(error)
                 return
-            if not line or (growing and not line.endswith(b"\n")):
+            if line == b"" or (growing and line is not None and not line.endswith(b"\n")):
                 return
-            self._offset += len(line)
+            self._offset = stream.tell()
             self._line += 1
-            yield line
+            if line is None:
+                self._leave_out(InvalidValueError(f"is longer than {MAX_LINE:,} bytes"))
+            else:
+                yield line
 
     def _leave_out(self, error: Exception) -> None:
         self.left_out.append(f"{self.path.name}, line {self._line}: {error}")
@@ -131,10 +141,11 @@ def holds_episodes(path: Path) -> bool:
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
     opener: Any = gzip.open if path.name.endswith(".gz") else open
-    with opener(path, "rb") as stream:
-        for line in itertools.islice(stream, _PEEKED):
-            with contextlib.suppress(ValueError, RecursionError):
-                yield json.loads(line)
+    # A file that cannot be unpacked holds no episodes; who asks for it by name is told why.
+    with opener(path, "rb") as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
+        for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
+            with contextlib.suppress(ValueError):
+                yield parse_json(b"" if line is None else line)
 
 
 def _is_ours(record: Any) -> bool:

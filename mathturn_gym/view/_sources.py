@@ -11,18 +11,19 @@ A file is recognized by what is in it, not by its name.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.trajectories import SCHEMA, read_episodes
 from mathturn_gym.view._lines import OURS, LineLog, holds_episodes
 from mathturn_gym.view._records import ViewEpisode, from_episodes
 from mathturn_gym.view.adapters import read_inspect, read_trl_table
+from mathturn_gym.view.adapters._base import number
 
 __all__ = ["Curves", "EpisodeSet", "read_curves", "read_sets", "run_names", "set_files"]
 
@@ -169,12 +170,19 @@ def _read_parquet(path: Path, name: str) -> EpisodeSet:
     require_pyarrow()
     import pyarrow.parquet as pq
 
-    metadata = pq.read_schema(path).metadata or {}
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (ValueError, OSError) as error:  # pyarrow's errors derive from these
+        raise InvalidValueError(f"{path} is not a Parquet file: {error}") from error
     if metadata.get(b"schema") == SCHEMA.encode():
         reader = read_episodes(path)
         episodes = from_episodes(list(reader))
         return EpisodeSet(name, str(path), OURS, episodes, [str(bad) for bad in reader.bad_rows])
-    return EpisodeSet(name, str(path), "TRL", *read_trl_table(pq.read_table(path), str(path)))
+    try:
+        table = pq.read_table(path)
+    except (ValueError, OSError, KeyError, OverflowError) as error:
+        raise InvalidValueError(f"{path} cannot be read to its end: {error}") from error
+    return EpisodeSet(name, str(path), "TRL", *read_trl_table(table, str(path)))
 
 
 def _read_lines(path: Path, name: str) -> EpisodeSet:
@@ -199,22 +207,22 @@ def read_curves(path: Path, name: str) -> list[Curves]:
     if not rows:
         return []
     names = [key for key in dict.fromkeys(key for row in rows for key in row) if _is_curve(rows, key)]
-    return [Curves(name, {key: [_figure(row.get(key)) for row in rows] for key in names})]
+    return [Curves(name, {key: [number(row.get(key)) for row in rows] for key in names})]
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of metrics; a last line that is still being written is left for later."""
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_bytes().splitlines()
     rows = []
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
-            if number == len(lines):
+            if place == len(lines):
                 break
-            raise InvalidValueError(f"{path}, line {number} is not JSON: {error}") from error
+            raise InvalidValueError(f"{path}, line {place} is not JSON: {error}") from error
         if isinstance(row, dict):
             rows.append(row)
     return rows
@@ -223,15 +231,11 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 def _history(path: Path) -> list[dict[str, Any]]:
     """`log_history` of a Hugging Face trainer's state."""
     try:
-        history = json.loads(path.read_text(encoding="utf-8")).get("log_history", [])
-    except (OSError, ValueError, AttributeError) as error:
+        history = parse_json(path.read_bytes()).get("log_history", [])
+        return [row for row in history if isinstance(row, dict)]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InvalidValueError(f"{path} does not load: {error}") from error
-    return [row for row in history if isinstance(row, dict)]
 
 
 def _is_curve(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
-    return any(_figure(row.get(key)) is not None for row in rows)
-
-
-def _figure(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return any(number(row.get(key)) is not None for row in rows)

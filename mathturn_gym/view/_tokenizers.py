@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from mathturn_gym._json import parse_json
 from mathturn_gym._named_models import NAMED_MODELS, models_folder
 from mathturn_gym._transformers import is_hub_name
 from mathturn_gym.errors import InvalidValueError
@@ -51,7 +51,7 @@ def _first_with_tokenizer(places: Sequence[Path]) -> str | None:
 def _named_in(path: Path) -> list[str]:
     """What a settings file says under "tokenizer", and after it under "policy" and "model", wherever in it."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_bytes())
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

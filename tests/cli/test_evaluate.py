@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 from mathturn_gym._files import locked
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
+from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError
 from mathturn_gym.problems import ProblemFile
+from mathturn_gym.tasks import load_task
 from mathturn_gym.trajectories import read_episodes
 
 RUNNER = CliRunner()
@@ -204,6 +206,45 @@ def test_columns_and_parts_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(episodes) == 2
     assert [episode.rewards.tolist() for episode in episodes] == [[1.5, 1.5]] * 2
     assert episodes[0].feedbacks[0] == "AGAIN"
+
+
+def test_a_runs_config_does_not_choose_what_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that came with somebody's weights: its verifier is whatever it says, and gets the model's text."""
+    (tmp_path / "witness_code.py").write_text(
+        "from pathlib import Path\nPath('witness').touch()\ndef judge(response, gold): return True\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    run = tmp_path / "run"
+    (run / "checkpoint").mkdir(parents=True)
+    for file in BUILTIN_PATH.iterdir():
+        (run / "checkpoint" / file.name).write_bytes(file.read_bytes())
+    (run / "metrics.jsonl").touch()
+    for part, changes in {
+        "env": {"verifier": "witness_code:judge"},
+        "terms": {"reward_terms": {"mine": "witness_code:judge"}},
+        "id": {"id": "witness_code:Env-v0"},
+        "algorithm": {},
+    }.items():
+        config = load_task("lins").config("grpo").to_json()
+        config["env"] |= changes
+        config["algorithm"]["name"] = "witness_code:judge" if part == "algorithm" else "grpo"
+        (run / "config.json").write_text(json.dumps(config))
+        for command in (
+            ["eval", "--policy", "run"],
+            ["play", "--watch", "run"],
+            ["train", "--run-dir", "run", "--resume"],
+        ):
+            with pytest.raises(CheckpointError, match=r"'?run'? names code.*witness_code:.*--own-code"):
+                RUNNER.invoke(app, command, catch_exceptions=False)
+        assert not (tmp_path / "witness").exists()
+    config = load_task("lins").config("grpo").to_json()
+    config["env"]["verifier"] = "witness_code:judge"
+    (run / "config.json").write_text(json.dumps(config))
+    for asked in (["--own-code"], ["--verifier", "witness_code:judge"]):
+        done = evaluate("--policy", "run", "--episodes", "2", "--out", f"e{len(asked)}", *asked)
+        assert done.exit_code == 0
+    assert (tmp_path / "witness").exists()
 
 
 def test_missing_ranges() -> None:

@@ -6,8 +6,11 @@ import random
 import runpy
 from pathlib import Path
 
+import pytest
+
 from mathturn_gym.verifier import Status, Verdict
 from mathturn_gym.verifier.audit import load_cases
+from mathturn_gym.verifier.reading._extraction import Extraction
 
 SCRIPT = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_verifier.py"))
 
@@ -30,3 +33,25 @@ def test_a_verdict_that_changes_is_a_failure() -> None:
     fuzz.compare(Verdict(Status.UNDECIDED, "time limit"), Verdict(Status.WRONG, "different"), "1", "1")
     assert len(fuzz.failures) == 1
     assert fuzz.time_limited == 1
+
+
+PARSER = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_parser.py"))
+
+
+def test_what_fuzzing_found_is_replayed() -> None:
+    """A part of the corpus that an hour of `benchmarks/fuzz_parser.py` left: `make fuzz` takes all of it."""
+    inputs = PARSER["kept"]()
+    assert len(inputs) > 1000
+    for data in inputs[::8]:
+        PARSER["check"](data)
+
+
+def test_a_law_that_is_broken_is_a_failure() -> None:
+    tools = (lambda response, policy: Extraction("b", 0, 1, "tag"), ("marked",), None, ())
+    check = PARSER["check"]
+    check.__globals__["_tools"], before = lambda: tools, check.__globals__["_tools"]
+    try:
+        with pytest.raises(PARSER["LawError"], match="'b' does not stand at 0:1"):
+            check(b"a")
+    finally:
+        check.__globals__["_tools"] = before

@@ -10,7 +10,6 @@ what it leaves out is what no one looks at: the last layer is computed at the la
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def load_language_model(policy: BasePolicy, folder: str | Path, action_ids: Sequ
 def _shape(folder: Path) -> dict[str, int]:
     """The extractor's sizes for a model's folder; raises where it is something else than a plain Llama."""
     try:
-        config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config: Mapping[str, Any] = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{str(folder)!r} has no readable config.json: {error}") from error
     rope = config.get("rope_parameters") or {}

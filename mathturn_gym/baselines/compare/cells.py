@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym._files import tidy, write_json
+from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._run_folder import flat, read_object
 from mathturn_gym.baselines.compare.matrix import Cell
 from mathturn_gym.baselines.settings import RunConfig
@@ -214,7 +215,7 @@ class CellFolder:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """A line as a JSON object; None for one that a crash cut off."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mathturn_gym._terminal import terminal
 from mathturn_gym._text import visible
 from mathturn_gym.baselines.compare.cells import Outcome
 from mathturn_gym.baselines.compare.matrix import Cell
@@ -30,7 +31,7 @@ class CompareDisplay(Observer):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._console = console or terminal()
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._started = time.monotonic()
         self._jobs = 1

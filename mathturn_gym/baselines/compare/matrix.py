@@ -41,6 +41,8 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 __all__ = ["Cell", "Matrix", "load_matrix"]
 
 _KEYS: Final = ("algorithms", "tasks", "seeds", "tokens", "cpu_seconds", "jobs", "out", "settings", "task", "algorithm")
+_MOST_SEEDS: Final = 10_000
+"""More runs than anybody has done of one algorithm on one task: a mistyped number shall not fill the memory with cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class Matrix:
             InvalidValueError: no seed, one that is no number >= 0, or one twice.
         """
         if isinstance(self.seeds, int) and not isinstance(self.seeds, bool):
-            return list(range(check_int("seeds", self.seeds, low=1)))
+            return list(range(check_int("seeds", self.seeds, low=1, high=_MOST_SEEDS)))
         if isinstance(self.seeds, (str, bytes)) or not isinstance(self.seeds, Sequence) or not self.seeds:
             raise InvalidValueError(f"seeds must be how many (5) or which ([0, 1, 2]), got {self.seeds!r}")
         numbers = [check_int("seeds", seed, low=0) for seed in self.seeds]
@@ -220,13 +222,23 @@ def load_matrix(path: str | Path | None = None, **changes: Any) -> Matrix:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidValueError(f"config {str(path)!r} cannot be read: {error}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # integers of too many digits are no TOML errors
             raise InvalidValueError(f"config {str(path)!r} is no TOML: {error}") from error
+    try:
+        return _matrix(data, changes)
+    except InvalidValueError as error:
+        if path is None:
+            raise
+        raise InvalidValueError(f"config {str(path)!r}: {error}") from error
+
+
+def _matrix(data: dict[str, Any], changes: Mapping[str, Any]) -> Matrix:
+    """The matrix of a file's tables and of keywords that win over them."""
     given = {name: value for name, value in changes.items() if value is not None}
     if "settings" in given and isinstance(data.get("settings", {}), Mapping):
         given["settings"] = {**dotted(data.get("settings", {})), **dotted(given["settings"])}
     for names, tables in (("algorithms", "algorithm"), ("tasks", "task")):
-        left_out = set(_listed(data.get(names))) - set(given.get(names, data.get(names, ())))
+        left_out = set(_listed(data.get(names))) - set(_listed(given.get(names, data.get(names))))
         if isinstance(data.get(tables), Mapping):
             data[tables] = {label: table for label, table in data[tables].items() if label not in left_out}
     data |= given
@@ -241,7 +253,7 @@ def load_matrix(path: str | Path | None = None, **changes: Any) -> Matrix:
 
 def _listed(names: object) -> list[str]:
     """What a file lists, as far as it is a list of texts; what is not is told by the checks."""
-    return [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
+    return [one for one in names if isinstance(one, str)] if isinstance(names, (list, tuple)) else []
 
 
 def _folder_name(text: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from mathturn_gym._json import parse_json
 from mathturn_gym.errors import ProblemFileError
 
 __all__ = ["Case", "load_cases"]
@@ -61,8 +61,8 @@ def load_cases(path: Path | None = None) -> list[Case]:
 
 def _case(name: str, number: int, line: str) -> Case:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
+        row = parse_json(line)
+    except ValueError as error:
         raise ProblemFileError(f"{name}, line {number}: not JSON ({error})") from error
     if not isinstance(row, dict):
         raise ProblemFileError(f"{name}, line {number}: must be an object, got {type(row).__name__}")

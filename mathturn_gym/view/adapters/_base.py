@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,12 +56,20 @@ def floats(name: str, value: Any) -> npt.NDArray[np.float32]:
     if not isinstance(value, list) or not all(item is None or type(item) in (int, float) for item in value):
         raise InvalidValueError(f"{name} must be a list of numbers, got {str(value)[:80]}")
     with np.errstate(over="ignore"):
-        return np.array([np.nan if item is None else float(item) for item in value], np.float64).astype(np.float32)
+        return np.array([np.nan if item is None else _float(item) for item in value], np.float64).astype(np.float32)
 
 
 def number(value: Any) -> float | None:
     """The value where it is a number."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return _float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _float(value: float) -> float:
+    """The number as a float; JSON's integers have no end, floats become infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def as_text(value: Any) -> str | None:
