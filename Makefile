@@ -229,6 +229,7 @@ PACKAGES_verl = torch==2.13.0 verl==0.9.1
 	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEEDED) --editable .
 	touch $@
 
+.PRECIOUS: .venv-3.%/.ready
 .venv-3.%/.ready: pyproject.toml constraints.txt
 	python3.$* -m venv .venv-3.$*
 	.venv-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
