@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mathturn_gym.cli._runs import problems_of, start_of
+from mathturn_gym.cli._runs import Start, problems_of, start_of
 from mathturn_gym.cli.app import app
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.tasks import load_task
@@ -62,6 +62,10 @@ def test_rows_of_the_data_sets_become_problems(name: str, monkeypatch: pytest.Mo
         assert (task.env.problems("train").size, task.env.problems("validation").size) == (36, 4)
 
 
+def started(policy: str | None, task: str) -> Start:
+    return start_of(policy, task, max_completion_tokens=64, given={}, own_code=False)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "size"),
     [
@@ -72,7 +76,7 @@ def test_rows_of_the_data_sets_become_problems(name: str, monkeypatch: pytest.Mo
     ],
 )
 def test_offline_a_file_takes_the_place_of_the_data_set(name: str, file: str, size: int, shared: Path) -> None:
-    start = start_of("builtin", name, max_completion_tokens=64)
+    start = started("builtin", name)
     config = start.env.replace(problems=str(shared / "data" / f"{file}.jsonl"))
     source = problems_of(config, None, named=True)
     assert source.size == size
@@ -83,11 +87,11 @@ def test_offline_a_file_takes_the_place_of_the_data_set(name: str, file: str, si
 
 
 def test_a_task_says_how_it_is_sampled() -> None:
-    start = start_of("smollm2", "aime24", max_completion_tokens=64)
+    start = started("smollm2", "aime24")
     assert (start.policy.temperature, start.policy.top_p, start.samples) == (0.6, 0.95, 16)
-    assert start_of("smollm2", "gsm8k", max_completion_tokens=64).policy.temperature == 0.0
-    assert start_of("my_module:policy", "gsm8k", max_completion_tokens=64).policy.temperature is None
-    assert start_of(None, "gsm8k", max_completion_tokens=64).policy.model == "smollm2"
+    assert started("smollm2", "gsm8k").policy.temperature == 0.0
+    assert started("my_module:policy", "gsm8k").policy.temperature is None
+    assert started(None, "gsm8k").policy.model == "smollm2"
 
 
 def test_the_command_reports_both_accuracies_and_what_to_change(
