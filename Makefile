@@ -89,7 +89,7 @@ test-vllm: .venv-vllm/.ready
 
 # What Ray shares with .venv is of the same versions; its workers find it as this process does.
 test-engines: $(VENV)/.dev .ray/.ready
-	PYTHONPATH=.ray MATHTURN_ENGINES=1 $(BIN)/python -m pytest -p no:cacheprovider tests/engines
+	PYTHONPATH=.ray MATHTURN_ENGINES=1 $(BIN)/python -m pytest -p no:cacheprovider tests/engines tests/robustness/test_load.py
 
 # Each neighbor pins what another one cannot have. What they do not bring themselves comes from .venv, which is asked last.
 NEIGHBORS := areal tinker verifiers verl
