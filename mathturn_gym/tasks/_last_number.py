@@ -6,13 +6,15 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from mathturn_gym.types import Status, Verdict
+
 __all__ = ["last_number"]
 
 _NUMBER: Final = re.compile(r"-?\d{1,20}")
 
 
-def last_number(response: str, gold: str | Sequence[str]) -> bool:
-    """True where the last whole number of a response is an accepted answer.
+def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
+    """Right where the last whole number of a response is an accepted answer.
 
     `4 + 1 = 5` is an equation, which the built-in verifier takes for work left undone. A small chat model answers sums in
     just this way; here what stands last is what it says the result is.
@@ -21,9 +23,24 @@ def last_number(response: str, gold: str | Sequence[str]) -> bool:
         response: What the model wrote.
         gold: The accepted answer, or several; whole numbers.
 
-    >>> last_number("4 + 1 = 5", "5"), last_number("It is 4+1.", "5"), last_number("No idea", "5")
-    (True, False, False)
+    Returns:
+        The verdict, with the number as its answer: which answers a model gives again is measured.
+
+    >>> last_number("4 + 1 = 5", "5").answer, last_number("It is 4+1.", "5").status.value, last_number("No idea", "5").reason
+    ('5', 'wrong', 'no number')
     """
-    found = _NUMBER.findall(response)
-    accepted = (gold,) if isinstance(gold, str) else gold
-    return bool(found) and any(_NUMBER.fullmatch(one) and int(found[-1]) == int(one) for one in accepted)
+    numbers = list(_NUMBER.finditer(response))
+    if not numbers:
+        return Verdict(Status.NO_ANSWER, "no number")
+    value = int(numbers[-1][0])
+    accepted = [one for one in ((gold,) if isinstance(gold, str) else gold) if _NUMBER.fullmatch(one)]
+    match = next((one for one in accepted if int(one) == value), None)
+    return Verdict(
+        Status.WRONG if match is None else Status.RIGHT,
+        "different" if match is None else "equal",
+        answer=str(value),
+        span=numbers[-1].span(),
+        gold=match or (accepted[-1] if accepted else None),
+        tier="custom",
+        rule="number",
+    )

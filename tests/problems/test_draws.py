@@ -19,6 +19,8 @@ DRAWS = {
     "mul2": "d1af413e50d1300aab330d33d36e241f",
     "guess8": "29c5f9e206c7039f6c340939c6c8eace",
     "guess12": "370e16ef7b1c64cc1c11411809f52954",
+    "story1": "20f10c12a22d029955262147e2c80066",
+    "story2": "9a0f1f349d4ba708452c8038ce252019",
     "bases": "0ede549e885a715487616460391783b9",
     "combinatorics": "c6575a52c1e62af39bd55aa00e9603d9",
     "derivatives": "c21f72c891c1d73ebe34800245f43182",

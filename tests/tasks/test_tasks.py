@@ -11,6 +11,7 @@ from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.algorithms.grpo import GRPO
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.tasks import last_number, load_task, task_names
+from mathturn_gym.types import Status
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -20,7 +21,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 BENCHMARKS = {"aime24", "aime25", "amc23", "families", "gsm8k", "math500", "olympiadbench"}
-CHAT = {"smol-add1", "smol-add2", "smol-lins"}
+CHAT = {"smol-add1", "smol-add2", "smol-lins", "smol-story2"}
 """Tasks of a real chat model, which the classic algorithms, with networks of their own, cannot train."""
 OWN = sorted(set(task_names()) - BENCHMARKS - CHAT)
 """Tasks to train on, whose problems are made here."""
@@ -73,9 +74,15 @@ def test_every_algorithm_of_language_models_trains_a_chat_model(task: str) -> No
     [("4 + 1 = 5", True), ("5", True), ("The answer is 5.", True), ("What is 4+1?", False), ("15", False), ("", False)],
 )
 def test_the_last_number_is_the_answer(response: str, right: bool) -> None:
-    assert last_number(response, "5") is right
-    assert last_number(response, ("x", "5")) is right
-    assert not last_number(response, "-5")
+    assert last_number(response, "5").correct is right
+    assert last_number(response, ("x", "5")).correct is right
+    assert not last_number(response, "-5").correct
+
+
+def test_the_last_number_is_said_so_that_answers_given_again_are_seen() -> None:
+    said = last_number("4 + 1 = 05.", "5")
+    assert (said.status, said.answer, said.span, said.gold, said.rule) == (Status.RIGHT, "5", (8, 10), "5", "number")
+    assert last_number("no idea", "5").status is Status.NO_ANSWER, "no number is not a wrong one"
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:

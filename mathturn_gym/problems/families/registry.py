@@ -1,7 +1,7 @@
 """The tables of what can be drawn by name. A family is one file of this folder: entering it here is all it takes.
 
     @family("linear")      def linear(draw, level) -> Question      five levels, in plain text and in LaTeX
-    @generator("lins")     class LinearEquation(Generator)          one wording, which the built-in tokenizer knows
+    @generator("lins")     class LinearEquation(Generator)          its question in plain text alone, without levels
     @solves("linear")      def linear(text) -> answer               the independent route to the answer
 
 The independent route is what tests and `mathturn problems check` solve questions by, from their text alone.

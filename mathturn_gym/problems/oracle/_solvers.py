@@ -128,6 +128,15 @@ def lins(text: str) -> Any:
     return root_of(find(r"Solve (.+) for x\.", text)[0])
 
 
+@solves("story")
+def story(text: str) -> int:
+    """The two numbers, by the words that say what happens to them."""
+    a, b = (int(n) for n in re.findall(r"\d+", text))
+    if " each" in text:
+        return a * b
+    return a - b if re.search(r" left\b", text) else a + b
+
+
 @solves("quadratic")
 def quadratic(text: str) -> Any:
     """By trying all rational numbers that can be solutions, else by completing the square."""
