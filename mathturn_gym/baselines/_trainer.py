@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -25,6 +25,7 @@ import torch
 from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._transformers import no_progress_bars
 from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
+from mathturn_gym.baselines._compiled import CompiledLayers
 from mathturn_gym.baselines._corrections import corrected
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
 from mathturn_gym.baselines._figures import batch_figures
@@ -108,6 +109,7 @@ class Trainer(Session):
         for module in (self.model, self._reference):
             if module is not None:
                 self.place(module)
+        self._compiled = CompiledLayers(self.model) if config.optimization.compile else None
         self._optimizer = self.make_optimizer(self.model)
         self.state = self.algorithm.begin(self)
         self._num_turns = int(config.env.value("num_turns"))
@@ -501,6 +503,10 @@ class Trainer(Session):
 
     def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
         """Gradient steps over the batch; the mean of each step's figures. A batch that teaches nothing moves nothing."""
+        with nullcontext() if self._compiled is None else self._compiled.used():
+            return self._stepped(batch, rate)
+
+    def _stepped(self, batch: PackedBatch, rate: float) -> Metrics:
         learned = carries_signal(batch)
         drift = self._drift(batch)
         batch, corrections = corrected(batch, self)

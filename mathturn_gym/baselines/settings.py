@@ -158,6 +158,8 @@ class Optimization:
             long episodes become, and rows of like length go together. An episode that is longer is a part by itself.
         precision: "float32", or "bfloat16" for autocast around sampling and training (weights keep their own type).
         gradient_checkpointing: Compute a layer's activations again in the backward pass instead of keeping them.
+        compile: Run the layers through `torch.compile` in updates (not in sampling): less time between matrix products,
+            after some seconds of compiling. Needs a C++ compiler on a CPU.
         mask_cut_off: Do not learn from answers that their budget cut off (DAPO's overlong filtering).
         recompute_logprobs: Take ratios to the log-probs of a pass like the training's, made before the first step, and
             not to those of the sampler; None does so where half precision has sampled, or a correction needs them.
@@ -192,6 +194,7 @@ class Optimization:
     micro_batch_tokens: int | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    compile: bool = False
     mask_cut_off: bool = False
     recompute_logprobs: bool | None = None
     importance_cap: float | None = None
@@ -210,7 +213,7 @@ class Optimization:
         ):
             if getattr(self, name) not in allowed:
                 raise_unknown_name(f"optimization.{name}", getattr(self, name), allowed)
-        for name in ("gradient_checkpointing", "mask_cut_off", "recompute_logprobs", "log_kl"):
+        for name in ("gradient_checkpointing", "compile", "mask_cut_off", "recompute_logprobs", "log_kl"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "recompute_logprobs" and value is None):
                 raise InvalidValueError(f"optimization.{name} must be true or false, got {value!r}")
