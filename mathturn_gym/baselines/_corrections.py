@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from mathturn_gym.baselines._rows import episode_of_rows
+from mathturn_gym.losses import kl_divergence
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines._session import Metrics
@@ -46,7 +47,7 @@ def corrected(batch: PackedBatch, trainer: Trainer) -> tuple[PackedBatch, Metric
     figures = {
         "mismatch_mean": float(found.abs().mean()),
         "mismatch_max": float(found.abs().max()),
-        "mismatch_kl": float((found.exp() - 1 - found).mean()),  # k3 of KL(sampler || trainer)
+        "mismatch_kl": float(kl_divergence(batch.behavior_logprobs[batch.loss_mask], now[batch.loss_mask], "k3").mean()),
     }
     changes = {"behavior_logprobs": now}
     if options.importance_cap is not None:

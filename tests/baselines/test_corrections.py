@@ -152,6 +152,15 @@ def test_importance_weights_correct_for_the_sampler_and_stop_at_their_cap(made: 
     assert 0 < figures["importance_capped"] < 1
 
 
+def test_a_sampler_that_was_far_off_leaves_figures_and_advantages_finite(made: Make) -> None:
+    trainer = made(settings={"recompute_logprobs": True, "importance_cap": 2.0, "importance_level": "sequence"})
+    batch = trainer.credit(trainer.play())
+    far = batch.replace_tensors({"behavior_logprobs": batch.behavior_logprobs.masked_fill(batch.loss_mask, -200.0)})
+    found, figures = corrected(far, trainer)
+    assert all(np.isfinite(value) for value in figures.values()), figures
+    assert bool(torch.isfinite(found.advantages).all())
+
+
 @pytest.mark.parametrize("mode", ["clip", "mask"])
 @pytest.mark.parametrize("level", ["token", "turn", "sequence"])
 def test_a_weight_is_of_a_token_a_turn_or_a_sequence_and_clipped_or_masked(made: Make, level: str, mode: str) -> None:
