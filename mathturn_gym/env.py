@@ -20,11 +20,11 @@ import gymnasium as gym
 import numpy as np
 
 from mathturn_gym._calls import call_with_turn, name_of, place_of
+from mathturn_gym._steps import check_step
 from mathturn_gym._text import shorten
 from mathturn_gym.dialogue import DialogueLike, History, Tokenizer, make_dialogue
 from mathturn_gym.errors import (
     EpisodeStateError,
-    InvalidActionError,
     InvalidValueError,
     PromptTooLongError,
     check_float,
@@ -328,17 +328,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             InvalidActionError: the action is not in the action space; the message says why.
             EpisodeStateError: there is no episode, or it has ended.
         """
-        if self._problem is None:
-            raise EpisodeStateError("step() before reset(): call reset() to begin an episode")
-        if self._ended:
-            why = "" if self._stop_reason is None else f" (stop reason: {self._stop_reason.value})"
-            raise EpisodeStateError(f"step() after the episode's end{why}: call reset() to begin another")
-        reason = self.action_space.why_not(action)
-        if reason is not None:
-            raise InvalidActionError(
-                f"action is not in {self.action_space}: {reason}; actions are int64 arrays of at most"
-                f" {self.max_completion_tokens} ids in [0, {self.dialogue.vocab_size})"
-            )
+        check_step(
+            action, self.action_space, begun=self._problem is not None, ended=self._ended, stop_reason=self._stop_reason
+        )
+        assert self._problem is not None  # checked above
         if self._stop_reason is not None:
             return None
         ids, before = action.astype(np.int64), self._buffer[: self._length]

@@ -47,7 +47,9 @@ def corrected(batch: PackedBatch, trainer: Trainer) -> tuple[PackedBatch, Metric
     figures = {
         "mismatch_mean": float(found.abs().mean()),
         "mismatch_max": float(found.abs().max()),
-        "mismatch_kl": float(kl_divergence(batch.behavior_logprobs[batch.loss_mask], now[batch.loss_mask], "k3").mean()),
+        "mismatch_kl": float(
+            kl_divergence(batch.behavior_logprobs[batch.loss_mask], now[batch.loss_mask], "k3").mean()
+        ),
     }
     changes = {"behavior_logprobs": now}
     if options.importance_cap is not None:

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from mathturn_gym._steps import check_step
 from mathturn_gym.config import env_parameters
 from mathturn_gym.dialogue import Dialogue, Tokenizer
 from mathturn_gym.env import MathMultiTurnEnv
@@ -176,17 +177,13 @@ class RemoteEnv(gym.Env[Ids, Ids]):
 
     def begin_step(self, action: Ids) -> None:
         """Sends an action; the `step` that follows waits for its reply. Many environments can so be served at once."""
-        if self._observation is None:
-            raise EpisodeStateError("step() before reset(): call reset() to begin an episode")
-        if self._ended:
-            why = "" if self._stop_reason is None else f" (stop reason: {self._stop_reason.value})"
-            raise EpisodeStateError(f"step() after the episode's end{why}: call reset() to begin another")
-        reason = self.action_space.why_not(action)
-        if reason is not None:
-            raise InvalidActionError(
-                f"action is not in {self.action_space}: {reason}; actions are int64 arrays of at most"
-                f" {self.max_completion_tokens} ids in [0, {self.action_space.vocab_size})"
-            )
+        check_step(
+            action,
+            self.action_space,
+            begun=self._observation is not None,
+            ended=self._ended,
+            stop_reason=self._stop_reason,
+        )
         self._ended = True  # unless the reply says otherwise: where none comes, the episode is lost
         self._session.send("step", {"text": "", "tokens": action.tolist()})
         self._sent = action.astype(np.int64)
