@@ -157,6 +157,7 @@ class Prompts:
 
 
 @FORKS
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")  # on a single core
 def test_workers_of_a_data_loader_read_what_the_parent_reads() -> None:
     from torch.utils.data import DataLoader
 
