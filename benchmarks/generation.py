@@ -1,6 +1,6 @@
 """What a multi-turn policy costs, as ratios to what one would do without it, and how exact it is.
 
-    python benchmarks/generation.py [--sections cache loop stream library precision share vocabulary gpu] [--repeats 1]
+    python benchmarks/generation.py [--sections cache loop stream library precision share vocabulary iteration gpu] [--repeats 1]
 
 Every ratio is of CPU seconds (wall seconds on a GPU) of alternatives that take turns in one process, medians over
 `--repeats`. The model is a random Llama of 30M parameters, the batch 16 rows, torch has one thread. Sections:
@@ -8,7 +8,8 @@ Every ratio is of CPU seconds (wall seconds on a GPU) of alternatives that take 
 `stream` (a barrier per turn / episodes that go on by themselves, long-tailed lengths), `library` (transformers' own
 continuous batching / ours, single turn), `precision` (log-probs / an independent float64 computation), `share`
 (environment and rollout code / the whole of `collect`), `vocabulary` (real
-vocabularies: sampling / a decode step, ours / generate, matrix products / an update), `gpu` (a Qwen2 of 0.5B shape in bfloat16).
+vocabularies: sampling / a decode step, ours / generate, matrix products / an update), `iteration` (where the time of the
+second iteration of `mathturn train smol-add2` goes), `gpu` (a Qwen2 of 0.5B shape in bfloat16).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ import torch
 import transformers
 
 import mathturn_gym  # noqa: F401 - registers the ids
+from mathturn_gym.baselines import load_task
+from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.decoding import trained_logits, use_row_attention
 from mathturn_gym.decoding.named_models import models_folder
 from mathturn_gym.decoding.sampling import Sampling, entropy
@@ -378,6 +382,66 @@ def products_of_an_update(model: Any) -> float:
     return float(sum(spent.get(f"aten::{name}", 0.0) for name in ("mm", "addmm", "bmm")) / sum(spent.values()))
 
 
+PARTS = {
+    "matrix products": ("mm", "addmm", "bmm"),
+    "attention": ("_scaled_dot_product",),
+    "distributions over the vocabulary": (
+        "_log_softmax",
+        "_softmax",
+        "logsumexp",
+        "exp",
+        "gather",
+        "cumsum",
+        "multinomial",
+    ),
+    "conversions": ("copy_", "_to_copy", "to", "cat", "index"),
+    "optimizer": ("_fused_adam", "_foreach", "norm", "linalg_vector_norm"),
+}
+"""Operations of torch by what they are for, by the beginnings of their names; the first that fits counts."""
+
+
+def iteration(model: Any, repeats: int) -> dict[str, float]:
+    """Shares of the time of one iteration of `smol-add2`, sampled and learned from as in training; needs SmolLM2."""
+    if not (models_folder() / "smollm2").is_dir():
+        print("iteration: SmolLM2 is not here; `mathturn models get smollm2` fetches it")
+        return {}
+    quiet = {"threads": 1, "evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
+    trainer = Trainer(load_task("smol-add2").config(settings=quiet))
+    try:
+        trainer.step()
+        torch.set_num_threads(1)
+        seconds: dict[str, float] = {}
+        figures: dict[str, float] = {}
+        with profiled("rollout", seconds, figures):
+            episodes = trainer.play()
+        with profiled("update", seconds, figures):
+            trainer._update_policy(trainer.credit(episodes), 1e-5)
+    finally:
+        trainer.close()
+    figures["iteration: rollout / update"] = seconds["rollout"] / seconds["update"]
+    figures["iteration: update / its matrix products"] = 1 / figures["iteration: update, matrix products"]
+    figures |= {f"iteration: {name}, CPU seconds": value for name, value in seconds.items()}
+    return figures
+
+
+@contextmanager
+def profiled(name: str, seconds: dict[str, float], figures: dict[str, float]) -> Iterator[None]:
+    """Enters the CPU seconds of what happens inside, and the shares of its parts."""
+    began = time.process_time()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        yield
+    seconds[name] = time.process_time() - began
+    spent = dict.fromkeys(PARTS, 0.0) | {"other operations": 0.0}
+    for event in profile.key_averages():
+        key = event.key.removeprefix("aten::")
+        fits = (part for part, beginnings in PARTS.items() if key.startswith(beginnings))
+        spent[next(fits, "other operations")] += event.self_cpu_time_total / 1e6
+    inside = sum(spent.values())
+    for part, value in spent.items():
+        figures[f"iteration: {name}, {part}"] = value / max(seconds[name], inside)
+    figures[f"iteration: {name}, outside torch"] = max(0.0, 1 - inside / seconds[name])
+
+
 def gpu(model: Any, repeats: int) -> dict[str, float]:
     """A Qwen2 of 0.5B shape in bfloat16: wall seconds, tokens per second, time outside the model, memory."""
     if not torch.cuda.is_available():
@@ -420,6 +484,7 @@ SECTIONS: dict[str, Callable[[Any, int], dict[str, float]]] = {
     "library": library,
     "cache": cache,
     "vocabulary": vocabulary,
+    "iteration": iteration,
     "gpu": gpu,
 }
 
