@@ -1,20 +1,22 @@
 """What a multi-turn policy costs, as ratios to what one would do without it, and how exact it is.
 
-    python benchmarks/generation.py [--sections cache loop stream library precision share vocabulary iteration gpu] [--repeats 1]
+    python benchmarks/generation.py [--sections cache loop …] [--repeats 1]      # --help lists the sections
 
 Every ratio is of CPU seconds (wall seconds on a GPU) of alternatives that take turns in one process, medians over
 `--repeats`. The model is a random Llama of 30M parameters, the batch 16 rows, torch has one thread. Sections:
 `cache` (turns with kept caches / turns prefilled anew), `loop` (ours / `model.generate` in one call on equal tokens),
 `stream` (a barrier per turn / episodes that go on by themselves, long-tailed lengths), `library` (transformers' own
 continuous batching / ours, single turn), `precision` (log-probs / an independent float64 computation), `share`
-(environment and rollout code / the whole of `collect`), `vocabulary` (real
-vocabularies: sampling / a decode step, ours / generate, matrix products / an update), `iteration` (where the time of the
-second iteration of `mathturn train smol-add2` goes), `gpu` (a Qwen2 of 0.5B shape in bfloat16).
+(environment and rollout code / the whole of `collect`), `vocabulary` (real vocabularies: sampling / a decode step,
+ours / generate, matrix products / an update), `bfloat16` (SmolLM2: bfloat16 / float32, of reading prompts and of
+decoding), `iteration` (where the time of an iteration of `mathturn train smol-add2` goes), `gpu` (a Qwen2 of 0.5B shape
+in bfloat16).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import platform
 import statistics
@@ -382,6 +384,29 @@ def products_of_an_update(model: Any) -> float:
     return float(sum(spent.get(f"aten::{name}", 0.0) for name in ("mm", "addmm", "bmm")) / sum(spent.values()))
 
 
+def bfloat16(model: Any, repeats: int) -> dict[str, float]:
+    """What weights in bfloat16 cost in units of float32, prompts and sampled ids apart; needs SmolLM2."""
+    found: dict[str, float] = {}
+    folder, size = models_folder() / "smollm2", 12
+    for rows, context in ((32, 300), (128, 50)) if folder.is_dir() else ():
+        seconds: dict[torch.dtype, tuple[float, float]] = {}
+        for dtype in (torch.float32, torch.bfloat16):
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False
+            )
+            policy = CausalLMPolicy(loaded.eval(), stop_ids=[], cache_bytes=0)
+            contexts = prompts(rows, context, loaded.config.vocab_size)
+            complete = functools.partial(policy.complete, contexts, seeds=range(rows))
+            actions = {str(n): functools.partial(complete, max_tokens=[n] * rows) for n in (1, size)}
+            took = medians(dict(actions), repeats)
+            seconds[dtype] = took["1"], (took[str(size)] - took["1"]) / (size - 1)
+            found[f"{rows} rows of {context}, {dtype}: tokens decoded per CPU second"] = rows / seconds[dtype][1]
+        for at, what in enumerate(("prompts", "decoding")):
+            ratio = seconds[torch.bfloat16][at] / seconds[torch.float32][at]
+            found[f"{rows} rows of {context}: bfloat16 / float32, {what}"] = ratio
+    return found
+
+
 PARTS = {
     "matrix products": ("mm", "addmm", "bmm"),
     "attention": ("_scaled_dot_product",),
@@ -484,6 +509,7 @@ SECTIONS: dict[str, Callable[[Any, int], dict[str, float]]] = {
     "library": library,
     "cache": cache,
     "vocabulary": vocabulary,
+    "bfloat16": bfloat16,
     "iteration": iteration,
     "gpu": gpu,
 }
