@@ -65,7 +65,8 @@ test-view: $(VENV)/.dev
 # What inspect_ai shares with .venv comes from .venv: its folder is asked last.
 test-inspect: $(VENV)/.dev .inspect/.ready
 	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py
+	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py \
+	  tests/robustness/test_files_from_outside.py
 
 test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
 	$(BIN)/python -c 'import sys; sys.path += [".inspect", ".evaluations"]; import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
