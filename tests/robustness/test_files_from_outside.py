@@ -208,17 +208,7 @@ def write_inspect(path: Path) -> None:
 BATCH = pack(EPISODES, "turns")
 CASE = {"gold": "2", "response": "\\boxed{2}", "label": True, "kind": "response"}
 DUMP = {"input": "1+1?", "output": "2", "gts": "2", "score": 1.0, "step": 3, "acc": True}
-SAMPLE = {
-    "prompt": [{"role": "user", "content": "1+1?"}],
-    "completion": [{"role": "assistant", "content": "2"}],
-    "input_ids": [1, 2, 3, 4],
-    "completion_mask": [0, 0, 1, 1],
-    "old_log_probs": [0.0, 0.0, -0.5, -0.25],
-    "advantage": 1.5,
-    "model_version": 7,
-    "group_id": 3,
-    "metrics": {"reward": 1.0},
-}
+SAMPLE = json.loads(TRACE.with_name("trl_asynchronous_sample.json").read_text())
 HISTORY = {"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}
 RESULT = {
     "task": "add1",
