@@ -20,6 +20,8 @@ from mathturn_gym.problems import load_problems
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.trajectories import read_episodes, write_episodes
 from mathturn_gym.verifier import Verifier
+from mathturn_gym.verifier._verifier import TextKind
+from mathturn_gym.verifier.reading._extraction import ExtractionPolicy
 
 MB, SIZE = 1 << 20, 50
 
@@ -47,12 +49,14 @@ def main(path: Path) -> None:
     try:
         load_problems(path)
     except ProblemFileError as error:
-        found["problems"] = [str(error), len(load_problems(path, skip_bad_rows=True)), peak() - before]
+        found["problems"] = [str(error), load_problems(path, skip_bad_rows=True).size, peak() - before]
 
     text = "so \\boxed{2}" * (SIZE * MB // 12)
-    for extract in ("boxed", "marked", "lenient"):
-        for kind in ("response", "answer"):
-            verdict = Verifier(extract=extract).verify(text, "2", kind=kind)  # type: ignore[arg-type]
+    extracts: tuple[ExtractionPolicy, ...] = ("boxed", "marked", "lenient")
+    kinds: tuple[TextKind, ...] = ("response", "answer")
+    for extract in extracts:
+        for kind in kinds:
+            verdict = Verifier(extract=extract).verify(text, "2", kind=kind)
             found[f"{extract} {kind}"] = [verdict.status.value, peak() - before]
     del text
 
