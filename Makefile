@@ -10,6 +10,7 @@
 # make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
 # make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
 # make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
+# make test-kernel   a real Jupyter kernel: verifier, policy and environments in its cells (100 MB, in a folder of its own)
 # make test-lowmem   the optimizer whose state takes 8 bits a number, by torchao (30 MB, in a folder of its own; needs gcc)
 # make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
 # make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
@@ -40,7 +41,7 @@ SOME := tests/test_env.py tests/test_vector.py tests/test_types.py tests/test_re
 TEST_SOME = -m pytest -q -p no:cacheprovider -W default $(SOME)
 NEEDED := pytest hypothesis matplotlib tensorboard pyarrow
 
-.PHONY: demo demo-llm dist licenses test-lowest test-newest test lint docs clean fuzz smollm test-engines test-evaluations test-inspect test-integrations test-light test-llm test-lowmem test-typing test-view test-vllm
+.PHONY: demo demo-llm dist licenses test-lowest test-newest test lint docs clean fuzz smollm test-engines test-evaluations test-inspect test-integrations test-kernel test-light test-llm test-lowmem test-typing test-view test-vllm
 
 demo: $(VENV)/.demo
 	$(BIN)/mathturn demo
@@ -65,7 +66,8 @@ test-view: $(VENV)/.dev
 # What inspect_ai shares with .venv comes from .venv: its folder is asked last.
 test-inspect: $(VENV)/.dev .inspect/.ready
 	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py
+	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py \
+	  tests/robustness/test_files_from_outside.py
 
 test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
 	$(BIN)/python -c 'import sys; sys.path += [".inspect", ".evaluations"]; import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
@@ -80,6 +82,9 @@ demo-llm: smollm
 
 test-llm: $(VENV)/.dev smollm
 	$(BIN)/python -m pytest tests/llm
+
+test-kernel: $(VENV)/.dev .jupyter/.ready
+	PYTHONPATH=.jupyter $(BIN)/python -m pytest -p no:cacheprovider tests/robustness/test_kernel.py
 
 test-lowmem: $(VENV)/.dev .lowmem/.ready
 	PYTHONPATH=.lowmem $(BIN)/python -m pytest -p no:cacheprovider tests/baselines/test_optimizer.py
@@ -139,7 +144,7 @@ test-light: .venv-light/.ready
 	.venv-light/bin/python tests/light_install.py
 
 clean:
-	rm -rf $(VENV) .evaluations .fuzz .inspect .integrations .lowmem .ray .venv-3.* .venv-audit .venv-light .venv-lowest .venv-newest .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .evaluations .fuzz .inspect .integrations .jupyter .lowmem .ray .venv-3.* .venv-audit .venv-light .venv-lowest .venv-newest .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -189,6 +194,10 @@ $(VENV)/.docs: $(VENV)/.dev
 
 .ray/.ready: constraints.txt $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .ray ray
+	touch $@
+
+.jupyter/.ready: constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .jupyter ipykernel==7.4.0
 	touch $@
 
 .lowmem/.ready: constraints.txt $(VENV)/.torch

@@ -66,6 +66,35 @@ def smollm2() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`short_run(episodes=, **settings)` is the folder of a run of that many episodes, of one turn each."""
+
+    def make(episodes: int, **settings: Any) -> Path:
+        from mathturn_gym.baselines import train
+        from mathturn_gym.tasks import load_task
+
+        small = {
+            "minibatches": 1,
+            "epochs": 1,
+            "evaluation.episodes": 2,
+            "evaluation.test_episodes": 0,
+            "env.num_turns": 1,
+        }
+        path = tmp_path_factory.mktemp("runs") / "run"
+        train(load_task("lins").config(settings={**small, **settings}, budget={"episodes": episodes}), run_dir=path)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the run that a module's `finished` has made."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
 def find_chromium() -> str | None:
     """The browser: the one that MATHTURN_CHROMIUM names, or chromium on the path."""
     return os.environ.get("MATHTURN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import dataclasses
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,10 +89,15 @@ def play(
 
     Returns:
         Outputs as recordings have them.
+
+    Raises:
+        InvalidValueError: a query id or a version would have the original's log files written outside of the folder that
+            is made for them.
     """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "below" / "logs"  # a query id may climb out of it
         root.mkdir(parents=True)
+        _check_places(root, inputs["episodes"])
         now = {"time": 0.0}
         agent = MathMultiTurnAgent(
             GenerationHyperparameters(**inputs["gconfig"]),
@@ -112,6 +118,18 @@ def play(
             },
             "files_outside_log_root": [path.name for path in files if not path.is_relative_to(root)],
         }
+
+
+def _check_places(root: Path, episodes: Iterable[Mapping[str, Any]]) -> None:
+    """Raises where the original's log files, whose names are a version and a query id, leave the folder above `root`."""
+    for episode in episodes:
+        for turn in episode["turns"]:
+            place = os.path.normpath(os.path.join(root, str(turn["version_start"]), str(episode["qid"])))  # noqa: PTH118
+            if not Path(place).is_relative_to(root.parents[1]):
+                raise InvalidValueError(
+                    f"query id {episode['qid']!r} and version {turn['version_start']!r} would be a log file at {place!r}:"
+                    " a recording is played in a folder of its own, and may climb one folder up"
+                )
 
 
 async def _run_all(plays: Sequence[_Play], concurrent: bool) -> None:
@@ -199,9 +217,10 @@ def _exception(raised: Any, known: Mapping[str, str] | None) -> Exception:
     """The exception that the recorded environment raised: of a built-in type, or of one made for its name."""
     if not isinstance(raised, Mapping):
         raised = known or {"type": str(raised).partition(":")[0].partition("(")[0], "message": str(raised)}
-    kind = getattr(builtins, raised["type"], None) or type(raised["type"], (Exception,), {})
-    error = kind(raised.get("message", ""))
-    assert isinstance(error, Exception)
+    kind = getattr(builtins, raised["type"], None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):  # `exec` is a built-in, too
+        kind = type(raised["type"], (Exception,), {})
+    error: Exception = kind(raised.get("message", ""))
     return error
 
 
@@ -309,22 +328,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Replays every recording under the given files and folders; prints a line for each and the sum.
 
     A recording's tokenizer is looked up in `../tokenizers` beside its folder. Returns 0 where all agree.
+
+    Raises:
+        InvalidValueError: a file cannot be read, or is a recording that cannot be played.
     """
     paths = sys.argv[1:] if arguments is None else arguments
     files = [file for path in paths for file in _files(Path(path))]
     agreed = 0
     for file in files:
-        recording = _json_of(file)
-        differences = [
-            *(f"agent: {line}" for line in replay(recording, tokenizers_beside(file))),
-            *(f"environment: {line}" for line in replay_env(recording, tokenizers_beside(file))),
-        ]
+        differences = _differences(_json_of(file), file)
         agreed += not differences
         sys.stdout.write(f"{'ok  ' if not differences else 'FAIL'} {file}\n")
         for line in differences[:10]:
             sys.stdout.write(f"       {line}\n")
     sys.stdout.write(f"{agreed} of {len(files)} recordings agree\n")
     return 0 if files and agreed == len(files) else 1
+
+
+def _differences(recording: Recording, file: Path) -> list[str]:
+    """What differs when a file's recording is played by the agent and in the environment."""
+    try:
+        return [
+            *(f"agent: {line}" for line in replay(recording, tokenizers_beside(file))),
+            *(f"environment: {line}" for line in replay_env(recording, tokenizers_beside(file))),
+        ]
+    except Exception as error:  # its values go through agent, environment and numpy, which name no file
+        raise InvalidValueError(f"{file} cannot be played: {type(error).__name__}: {error}") from error
 
 
 def tokenizers_beside(file: Path) -> Tokenizers:

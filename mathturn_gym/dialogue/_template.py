@@ -108,7 +108,7 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it can raise anything
             roles = " ".join(one["role"] for one in messages)
             raise ChatTemplateError(
-                f"the chat template of {self.name} cannot render the roles [{roles}]: {error};"
+                f"the chat template of {self.name} cannot render the roles [{roles}]: {str(error) or type(error).__name__};"
                 " where it knows no system role, give the system prompt as part of the problem's text"
             ) from error
         return str(text)

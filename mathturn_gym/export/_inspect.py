@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage, ModelOutput
     from inspect_ai.scorer import Score
 
-__all__ = ["from_inspect", "to_inspect"]
+__all__ = ["from_inspect", "read_log", "to_inspect"]
 
 _KEY: Final = "mathturn_gym"
 _PLACE: Final = "mathturn_gym.place"
@@ -126,21 +126,50 @@ def from_inspect(log: EvalLog | str | os.PathLike[str]) -> list[Episode]:
 
     Raises:
         MissingDependencyError: inspect_ai is not installed.
-        InvalidValueError: a log that `to_inspect` did not make.
+        InvalidValueError: no log of Inspect, or one that `to_inspect` did not make.
         InvalidEpisodeError: a sample that is no longer an episode; it is named.
     """
     _require()
-    from inspect_ai.log import EvalLog, read_eval_log
+    from inspect_ai.log import EvalLog
 
-    found = log if isinstance(log, EvalLog) else read_eval_log(str(log), resolve_attachments=True)
+    found: Any = log
+    who = str(log)
+    if isinstance(log, EvalLog):  # of which there is no more to say than its task
+        who = f"the log of task {found.eval.task!r}"
+    else:
+        found = read_log(log)
     made = (found.eval.metadata or {}).get(_KEY)
     if made != {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}:
         raise InvalidValueError(
-            f"the log of task {found.eval.task!r} was not made by to_inspect (or by another version): its ids are not"
-            f" known; `mathturn view` shows any log of Inspect"
+            f"{who} was not made by to_inspect (or by another version): its ids are not known; `mathturn view` shows any"
+            " log of Inspect"
         )
-    samples = sorted(found.samples or [], key=lambda sample: int(sample.metadata.get(_PLACE, 0)))
-    return [_episode(sample) for sample in samples]
+    samples = [(_place(sample, who), sample) for sample in found.samples or []]
+    return [_episode(sample, who) for _, sample in sorted(samples, key=lambda one: one[0])]
+
+
+def read_log(path: str | os.PathLike[str]) -> EvalLog:
+    """A log of Inspect, as its own package reads it.
+
+    Raises:
+        MissingDependencyError: inspect_ai is not installed.
+        InvalidValueError: the file is no such log.
+    """
+    _require()
+    from inspect_ai.log import read_eval_log
+
+    try:
+        return read_eval_log(str(path), resolve_attachments=True)
+    except Exception as error:  # archives, compression, JSON and pydantic have classes of their own
+        raise InvalidValueError(f"{path} is no log of Inspect: {type(error).__name__}: {error}") from error
+
+
+def _place(sample: EvalSample, who: str) -> int:
+    """Where an episode stood among the others."""
+    place = sample.metadata.get(_PLACE, 0)
+    if not isinstance(place, int):
+        raise InvalidEpisodeError(f"{who}, sample {sample.id!r}: its {_PLACE} must be a whole number, got {place!r}")
+    return place
 
 
 def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> EvalSample:
@@ -235,8 +264,8 @@ def _score(turn: Turn) -> Score:
     )
 
 
-def _episode(sample: EvalSample) -> Episode:
-    who = f"sample {sample.id!r}, epoch {sample.epoch}"
+def _episode(sample: EvalSample, log: str) -> Episode:
+    who = f"{log}, sample {sample.id!r}, epoch {sample.epoch}"
     facts = sample.metadata.get(_KEY)
     if not isinstance(facts, dict):
         raise InvalidEpisodeError(f"{who}: its metadata has no {_KEY!r}")
@@ -269,6 +298,6 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 
 def _require() -> None:
     try:
-        import inspect_ai  # noqa: F401
+        import inspect_ai.log  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError("Inspect's logs need inspect_ai: pip install 'mathturn-gym[inspect]'") from error

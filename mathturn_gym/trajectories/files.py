@@ -38,6 +38,9 @@ _BLOCK: Final = 1 << 16
 MAX_LINE: Final = 64 * 2**20
 """Bytes that a line of a file of episodes may have, unpacked: about two million tokens. Longer ones are not read into memory."""
 
+_KEPT: Final = 1 << 16
+"""Bytes that are kept of a line that is no episode: a file may hold any number of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -47,7 +50,7 @@ class BadRow:
         path: The file.
         row: From 0 (line `row + 1` of a JSON-lines file).
         reason: What is wrong, naming the field.
-        content: The line, undecodable bytes escaped; None for Parquet, where the row stays in the file.
+        content: The line, or its first 64 KiB, undecodable bytes escaped; None for Parquet, where the row stays in the file.
     """
 
     path: Path
@@ -62,7 +65,7 @@ class BadRow:
 class EpisodeReader(Iterable[Episode]):
     """A file's episodes, one at a time; every iteration begins anew.
 
-    Memory is that of one line (JSON-lines, of at most 64 MiB) or of `batch_size` rows (Parquet), and of the bad rows.
+    Memory is that of one line (JSON-lines, of at most 64 MiB) or of `batch_size` rows (Parquet), and 64 KiB of each bad row.
 
     Args:
         path: `*.jsonl`, `*.jsonl.gz` or `*.parquet`.
@@ -114,7 +117,7 @@ class EpisodeReader(Iterable[Episode]):
                     yield episode_from_record(parse_json(line))
                 # A line nested beyond Python's stack is a bad row, not the end of the file.
                 except (InvalidEpisodeError, ValueError, RecursionError) as error:
-                    yield error, line.decode("utf-8", errors="backslashreplace").rstrip("\n")
+                    yield error, line[:_KEPT].decode("utf-8", errors="backslashreplace").rstrip("\n")
 
     def _parquet(self) -> Iterator[Episode | tuple[Exception, str | None]]:
         require_pyarrow()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mathturn_gym.areal.replay import collect_episodes, main, record, replay, replay_env, tokenizers_beside
+from mathturn_gym.errors import InvalidValueError
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[2] / "shared" / "golden"
@@ -22,6 +23,31 @@ BY_NAME = [pytest.param(path, id=path.stem) for path in (*OWN, *THEIRS)]
 def load(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
+
+
+def test_a_recording_runs_nothing_and_leaves_its_folder_nowhere(tmp_path: Path) -> None:
+    """Recordings come from others: the name of an exception is no function to call, a query id no path to write to."""
+    witness = tmp_path / "witness"
+    recording = own("own_env_raises")
+    raised = {"type": "exec", "message": f"open({str(witness)!r}, 'w')"}
+    for one in (*recording["inputs"]["episodes"], *recording["outputs"]["episodes"]):
+        for turn in one.get("turns", one.get("env_calls", [])):
+            if "raise" in turn:
+                turn["raise"] = raised
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(recording))
+    assert main([str(path)]) == 1
+    assert not witness.exists()
+    for qid, version in ((f"{'../' * 20}{witness}", 0), (str(witness), 0), ("q", str(witness.parent))):
+        recording = own("own_two_turns")
+        for episode in recording["inputs"]["episodes"]:
+            episode["qid"] = qid
+            for turn in episode["turns"]:
+                turn["version_start"] = version
+        path.write_text(json.dumps(recording))
+        with pytest.raises(InvalidValueError, match=r"r\.json cannot be played: .* would be a log file at"):
+            main([str(path)])
+    assert [one.name for one in tmp_path.iterdir()] == ["r.json"]
 
 
 @pytest.mark.parametrize("path", BY_NAME)

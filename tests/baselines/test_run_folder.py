@@ -31,30 +31,9 @@ Small = Callable[..., RunConfig]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(short_run: Callable[..., Path]) -> Path:
     """A run of six iterations with its last two checkpoints; tests work on copies of it."""
-    from mathturn_gym.tasks import load_task
-
-    settings = {
-        "batch_episodes": 4,
-        "minibatches": 1,
-        "epochs": 1,
-        "evaluation.every": 0,
-        "evaluation.episodes": 2,
-        "evaluation.test_episodes": 0,
-        "save_every": 2,
-        "env.num_turns": 1,
-    }
-    path = tmp_path_factory.mktemp("runs") / "run"
-    train(load_task("lins").config(settings=settings, budget={"episodes": 24}), run_dir=path)
-    return path
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run."""
-    shutil.copytree(finished, tmp_path / "run")
-    return tmp_path / "run"
+    return short_run(episodes=24, batch_episodes=4, save_every=2, **{"evaluation.every": 0})
 
 
 def resume(run: Path) -> Any:

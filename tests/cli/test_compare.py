@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mathturn_gym.cli.app import app
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, StorageError
 from mathturn_gym.tasks import load_task
 
 RUNNER = CliRunner()
@@ -196,6 +196,32 @@ def test_dry_run_lists_and_writes_nothing(tmp_path: Path) -> None:
     assert "without --cpu-seconds nobody knows how long" in run(*flags, "--dry-run").output
     with pytest.raises(InvalidValueError, match="did you mean 'group_size'"):
         run(*flags, "--dry-run", "--set", "groupsize=4")
+
+
+def test_dry_run_imports_no_module_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing is safe with anybody's configuration file; what it names is imported when it is run."""
+    (tmp_path / "dry_witness.py").write_text("from pathlib import Path\nPath('witness').touch()\n")
+    (tmp_path / "matrix.toml").write_text(
+        'algorithms = ["mine", "grpo"]\ntasks = ["lins"]\nseeds = 1\ntokens = 100\n'
+        '[algorithm.mine]\nrun = "dry_witness:Mine"\n[settings]\nenv.verifier = "dry_witness:judge"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    parts = ("--feedback", "dry_witness:say", "--reward-term", "mine=dry_witness:bonus")
+    done = run("matrix.toml", "--out", "out", "--dry-run", *parts)
+    assert "2 runs, 2 of them to be run" in flat(done.output)
+    assert not (tmp_path / "witness").exists()
+    with pytest.raises(InvalidValueError, match="dry_witness"):  # which has none of them
+        run("matrix.toml", "--out", "out")
+    assert (tmp_path / "witness").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    flags = ("--algorithms", "grpo", "--tasks", "lins", "--tokens", "9", "--seeds", "1")
+    with pytest.raises(StorageError, match=r"file/out.* cannot be written: Not a directory"):
+        run(*flags, "--out", str(tmp_path / "file" / "out"))
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

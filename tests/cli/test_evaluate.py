@@ -16,7 +16,7 @@ from mathturn_gym._files import locked
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
 from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError, StorageError
 from mathturn_gym.problems import ProblemFile
 from mathturn_gym.tasks import load_task
 from mathturn_gym.trajectories import read_episodes
@@ -160,6 +160,8 @@ def test_a_file_is_no_folder_to_write(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InvalidValueError, match="--out must be a folder, got the file"):
         evaluate("--episodes", "1", "--out", str(tmp_path / "mine.txt"))
+    with pytest.raises(StorageError, match=r"mine\.txt/e cannot be written: Not a directory"):
+        evaluate("--episodes", "1", "--out", str(tmp_path / "mine.txt" / "e"))
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 

@@ -88,3 +88,13 @@ def test_a_mistake_is_named_before_anything_is_served(tmp_path: Path) -> None:
         result = runner.invoke(app, ["serve", *options])
         assert isinstance(result.exception, InvalidValueError)
         assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("port", "allowed"), [("-1", "greater than or equal to 0"), ("99999", "less than or equal to 65535")]
+)
+def test_a_port_that_is_none_is_refused(port: str, allowed: str) -> None:
+    done = CliRunner().invoke(app, ["serve", "--port", port], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "'--port'" in done.output
+    assert allowed in done.output

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from mathturn_gym.cli.verify import verify
-from mathturn_gym.errors import InvalidValueError, ProblemFileError
+from mathturn_gym.errors import InvalidValueError, ProblemFileError, StorageError
 
 app = typer.Typer()
 app.command()(verify)
@@ -236,3 +236,23 @@ def test_the_judge_of_disagreements_may_be_a_function(tmp_path: Path, monkeypatc
 def test_options_of_a_judge_are_checked(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         run("\\boxed{7}", "--gold", "7", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--file", "rows.jsonl", "--out", "rows.jsonl/v.jsonl"),
+        ("--file", "rows.jsonl", "--out", "."),
+        ("--file", "rows.jsonl", "--against", "boxed", "--out", "rows.jsonl/v.jsonl"),
+        ("--audit", "--file", "rows.jsonl", "--verifier", "mathturn", "--out", "rows.jsonl/v.json"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"id": "a", "response": "\\boxed{2}", "gold": "2", "label": True, "kind": "response"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(StorageError, match=r"cannot be written: (Not a directory|Is a directory|File exists)"):
+        run(*arguments)
+    assert json.loads((tmp_path / "rows.jsonl").read_text()) == row

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -62,4 +65,26 @@ def test_a_failing_chat_template_is_named(template: str) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(ChatTemplateError, match="cannot render the roles"):
+        Dialogue(tokenizer)
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """This process may have a GiB more than it has now, as under `ulimit -v`."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+        pages = int(file.read().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; macOS does not enforce the limit")
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("text", ["{{ 'a' * 10**10 }}", "{{ '%010000000000d' | format(1) }}", "{{ [1] * 10**10 }}"])
+def test_a_template_that_asks_for_more_memory_than_there_is_is_an_error(text: str) -> None:
+    """The limit is the process's own: one expression asks at once, so that nothing of ours could stop it in between."""
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = text
+    with pytest.raises(ChatTemplateError, match=r"cannot render the roles \[.*\]: MemoryError"):
         Dialogue(tokenizer)

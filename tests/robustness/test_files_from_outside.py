@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_files import write_gguf
 
 from mathturn_gym._json import parse_json
+from mathturn_gym.areal import replay
 from mathturn_gym.baselines._checkpoints import load_checkpoint, verify_checkpoint
 from mathturn_gym.baselines._run_folder import read_config, read_metrics
 from mathturn_gym.baselines.compare import load_matrix, make_report, open_matrix, read_cells
@@ -29,9 +31,9 @@ from mathturn_gym.baselines.compare.cells import CellFolder
 from mathturn_gym.cli._rescore import read_answers
 from mathturn_gym.cli.verify import _rows
 from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import BUILTIN_PATH, PolicyConfig, load_policy
+from mathturn_gym.decoding import BUILTIN_PATH, PolicyConfig, convert_gguf, load_policy
 from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, MathTurnError, ProblemFileError
-from mathturn_gym.export import to_trl, to_verl
+from mathturn_gym.export import from_inspect, to_inspect, to_trl, to_verl
 from mathturn_gym.packing import pack, unpack
 from mathturn_gym.problems import load_problems
 from mathturn_gym.synthetic import synthetic_episode
@@ -42,6 +44,7 @@ from mathturn_gym.view import write_view
 from mathturn_gym.view._sources import read_curves
 
 CHANGES = int(os.environ.get("MATHTURN_OUTSIDE", "25"))
+RECORDING = Path(__file__).parents[1] / "areal" / "data" / "own_two_turns.json"
 TRACE = Path(__file__).parents[1] / "view" / "adapters" / "data" / "verifiers_0_4_trace.jsonl"
 EPISODES = [
     synthetic_episode(0, i, row, prompt=3, group="g", metadata={"level": i}) for i, row in enumerate([[2, 0, 3], [1]])
@@ -122,12 +125,38 @@ def checkpoint() -> Path:
     return folder
 
 
-def part_of_run(inside: str) -> Callable[[Path], object]:
+@functools.cache
+def classic_run() -> Path:
+    """A small run of a classic algorithm."""
+    import tempfile
+
+    from mathturn_gym.baselines import train
+
+    folder = Path(tempfile.mkdtemp(prefix="mathturn-outside-")) / "run"
+    settings = {"n_envs": 1, "n_steps": 4, "layers": 1, "width": 8, "feedforward": 8, "heads": 1, "evaluation.episodes": 0, "evaluation.test_episodes": 0}  # fmt: skip
+    train(load_task("add1").config("sb3_a2c", settings, budget={"tokens": 4}), run_dir=folder)
+    return folder
+
+
+def resume(path: Path) -> None:
+    """What going on with a finished run reads."""
+    from mathturn_gym.baselines import train
+
+    train(read_config(path.parent), run_dir=path.parent, resume=True)
+
+
+def load_classic_run(path: Path) -> None:
+    from mathturn_gym.baselines.classic import load_classic
+
+    load_classic(path.parent)
+
+
+def part_of_run(inside: str, made: Callable[[], Path] = checkpoint) -> Callable[[Path], object]:
     """Copies the run around the file; `path` is below the new run as `inside` is below the old one."""
 
     def write(path: Path) -> None:
         run = path.parents[len(Path(inside).parts) - 1]
-        shutil.copytree(checkpoint(), run, dirs_exist_ok=True)
+        shutil.copytree(made(), run, dirs_exist_ok=True)
 
     return write
 
@@ -171,20 +200,15 @@ def read_view(path: Path) -> None:
     write_view(path.parent / "page.html", [path])
 
 
+def write_inspect(path: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="Inspect's logs need inspect_ai: make test-inspect")
+    to_inspect(EPISODES, path)
+
+
 BATCH = pack(EPISODES, "turns")
 CASE = {"gold": "2", "response": "\\boxed{2}", "label": True, "kind": "response"}
 DUMP = {"input": "1+1?", "output": "2", "gts": "2", "score": 1.0, "step": 3, "acc": True}
-SAMPLE = {
-    "prompt": [{"role": "user", "content": "1+1?"}],
-    "completion": [{"role": "assistant", "content": "2"}],
-    "input_ids": [1, 2, 3, 4],
-    "completion_mask": [0, 0, 1, 1],
-    "old_log_probs": [0.0, 0.0, -0.5, -0.25],
-    "advantage": 1.5,
-    "model_version": 7,
-    "group_id": 3,
-    "metrics": {"reward": 1.0},
-}
+SAMPLE = json.loads(TRACE.with_name("trl_asynchronous_sample.json").read_text())
 HISTORY = {"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}
 RESULT = {
     "task": "add1",
@@ -228,6 +252,15 @@ READERS = {
     "model-weights": Reader("checkpoint/model.safetensors", part_of_run("checkpoint/model.safetensors"), lambda p: load_policy(str(p.parent)), CHECK, "bytes", 0.4),
     "tokenizer": Reader("checkpoint/tokenizer.json", part_of_run("checkpoint/tokenizer.json"), lambda p: load_policy(str(p.parent)), CHECK_OR_MASK, "json", 0.4),
     "tokenizer-config": Reader("checkpoint/tokenizer_config.json", part_of_run("checkpoint/tokenizer_config.json"), lambda p: load_policy(str(p.parent)), CHECK_OR_MASK, "json", 0.4),
+    "gguf": Reader("m.gguf", write_gguf, lambda p: convert_gguf(p, p.parent / "converted", overwrite=True), CHECK, "bytes", 0.1),
+    "classic-config": Reader("config.json", part_of_run("config.json", classic_run), load_classic_run, CHECK, "json", 0.2),
+    "classic-weights": Reader("policy.safetensors", part_of_run("policy.safetensors", classic_run), load_classic_run, CHECK, "bytes", 0.2),
+    "classic-result": Reader("result.json", part_of_run("result.json", classic_run), resume, CHECK, "json", 0.2),
+    "recording": Reader("r.json", lambda p: p.write_bytes(RECORDING.read_bytes()), lambda p: replay.main([str(p)]), VALUE, "json"),
+    "inspect-eval": Reader("l.eval", write_inspect, from_inspect, EPISODE),
+    "inspect-json": Reader("l.json", write_inspect, from_inspect, EPISODE, "json"),
+    "view-inspect": Reader("l.eval", write_inspect, read_view, VALUE),
+    "view-inspect-json": Reader("l.json", write_inspect, read_view, VALUE, "json"),
     "env-config": Reader("c.json", document(EnvConfig(problems="add1", num_turns=2, reward_terms={"overlong": 1.0}).to_json()), from_json(EnvConfig), VALUE, "json"),
     "policy-config": Reader("c.json", document({"model": "builtin", "temperature": 0.5, "top_k": 3, "lora": {"r": 4}}), from_json(PolicyConfig), VALUE, "json"),
     "task": Reader("t.toml", lambda p: p.write_text(TASK), lambda p: load_task(str(p)).config(budget={"episodes": 1}), VALUE, "toml"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -55,3 +58,26 @@ def test_a_batch_cannot_ask_for_terabytes(size: int, tmp_path: Path) -> None:
         InvalidValueError, match=r"b\.safetensors: facts\.sizes must be pairs of lengths in \[0, 16777216\]"
     ):
         load_batch(path)
+
+
+def test_lines_of_50_megabytes(tmp_path: Path) -> None:
+    """A line of a problem file, a completion, and lines of a file of episodes; each limit is the peak of all before it."""
+    command = [sys.executable, str(Path(__file__).with_name("long_lines.py")), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    message, left, peak = found["problems"]
+    assert message.endswith("is the file JSON lines? (skip_bad_rows=True leaves such rows out)")
+    assert "f.jsonl, line 2: the row is longer than 4,194,304 bytes" in message
+    assert left == 1
+    assert peak < 32
+    for extract in ("boxed", "marked", "lenient"):
+        for kind, status in (("response", "right"), ("answer", "undecided")):
+            assert found[f"{extract} {kind}"][0] == status
+            assert found[f"{extract} {kind}"][1] < 3 * 50
+    size, peak = found["episodes"]
+    assert size == 50 << 20
+    assert peak < 8 * 50
+    loaded, kept, peak = found["garbage"]
+    assert (loaded, kept) == (0, 4 << 16)  # of each byte, `\xff`
+    assert peak < 8 * 50

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import random
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from mathturn_gym.baselines import RunConfig, train
 from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_metrics
 from mathturn_gym.errors import CheckpointError
-from mathturn_gym.tasks import load_task
 from mathturn_gym.trajectories import read_episodes
 from mathturn_gym.verifier import Verifier
 
@@ -23,27 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(short_run: Callable[..., Path]) -> Path:
     """A run of two iterations with a checkpoint of each; tests work on copies of it."""
-    settings = {
-        "batch_episodes": 2,
-        "minibatches": 1,
-        "epochs": 1,
-        "evaluation.every": 1,
-        "evaluation.episodes": 2,
-        "evaluation.test_episodes": 0,
-        "save_every": 1,
-        "env.num_turns": 1,
-    }
-    path = tmp_path_factory.mktemp("runs") / "run"
-    train(load_task("lins").config(settings=settings, budget={"episodes": 4}), run_dir=path)
-    return path
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    shutil.copytree(finished, tmp_path / "run")
-    return tmp_path / "run"
+    return short_run(episodes=4, batch_episodes=2, save_every=1, **{"evaluation.every": 1})
 
 
 def cut(data: bytes) -> bytes:

@@ -247,6 +247,15 @@ STRIPPED = {
 }
 
 
+@pytest.mark.parametrize(
+    ("gold", "boxed", "right"), [("42", "42,42", False), ("100", "100,100", False), ("100100", "100,100", True)]
+)
+def test_a_number_told_twice_in_a_box_is_no_number(gold: str, boxed: str, right: bool) -> None:
+    """Three digits behind a comma are thousands, never a value and itself: one response is right for one of the two."""
+    for verifier in (VERIFIER, Verifier(), Verifier(extract="lenient"), Verifier(extract="boxed")):
+        assert verifier.verify(f"It is \\boxed{{{boxed}}}.", gold).correct is right
+
+
 @pytest.mark.parametrize("what", STRIPPED)
 def test_what_is_stripped_matters_where_it_differs(what: str) -> None:
     (gold, same), (other_gold, other) = STRIPPED[what]

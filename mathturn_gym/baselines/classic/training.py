@@ -41,7 +41,7 @@ from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.decoding import BUILTIN_PATH
 from mathturn_gym.decoding.grammar import answer_grammar, answer_ids
 from mathturn_gym.dialogue import load_tokenizer
-from mathturn_gym.errors import CheckpointError, PolicyError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, PolicyError
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
@@ -61,6 +61,9 @@ class ClassicSession(Session):
 
     Args:
         config: The run.
+
+    Raises:
+        InvalidValueError: the library refuses the algorithm's arguments.
 
     Attributes:
         config: The run.
@@ -105,7 +108,7 @@ class ClassicSession(Session):
         """Trains until the first budget is used up; a run that is resumed without a result begins again."""
         if resume and (folder.path / "result.json").exists():
             self.load(folder.path)
-            return _ended(read_object(folder.path / "result.json"))
+            return _ended(folder.path / "result.json")
         folder.start_metrics(-1)
         recorder = _Recorder(self, report, interrupted)
         with cpu_threads(self.config.threads), _global_randomness():
@@ -182,14 +185,17 @@ class ClassicSession(Session):
         if isinstance(algorithm, RecurrentPPO):
             # The critic reads the extractor: a second LSTM costs more than it brings.
             policy |= {"lstm_hidden_size": algorithm.memory, "enable_critic_lstm": False}
-        model: BaseAlgorithm = algorithm.library_class()(
-            algorithm.policy_name,
-            self._env,
-            seed=derive_seed("classic", config.seed) % 2**32,
-            device="cpu",
-            policy_kwargs=policy,
-            **arguments,
-        )
+        make = algorithm.library_class()
+        seed = derive_seed("classic", config.seed) % 2**32
+        try:
+            model: BaseAlgorithm = make(
+                algorithm.policy_name, self._env, seed=seed, device="cpu", policy_kwargs=policy, **arguments
+            )
+        except Exception as error:  # it checks its arguments with assertions, or finds out when it uses them
+            raise InvalidValueError(
+                f"{algorithm.name} cannot be made with {arguments} ({type(error).__name__}: {error}): see"
+                f" {make.__module__}.{make.__name__} for what its arguments may be"
+            ) from error
         model.set_logger(Logger(folder=None, output_formats=[]))
         return model
 
@@ -298,10 +304,18 @@ def load_classic(run_dir: str | Path) -> Sb3Policy:
     return run.policy
 
 
-def _ended(result: dict[str, Any]) -> Ended:
-    """What a result.json says of a run that has ended."""
-    used = int(result["episodes"]), int(result["tokens"]), float(result["cpu_s"])
-    return Ended(result["status"], str(result["message"]), *used)
+def _ended(file: Path) -> Ended:
+    """What a result.json says of a run that has ended.
+
+    Raises:
+        CheckpointError: it says nothing that can be understood.
+    """
+    result = read_object(file)
+    try:
+        used = int(result["episodes"]), int(result["tokens"]), float(result["cpu_s"])
+        return Ended(result["status"], str(result["message"]), *used)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(f"{file} is no result of a run ({type(error).__name__}: {error})") from error
 
 
 def _action_ids(more_characters: str, tokenizer: Any) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym._files import tidy, write_json
+from mathturn_gym._files import storage_errors, tidy, write_json
 from mathturn_gym._json import parse_json
 from mathturn_gym.baselines._run_folder import flat, read_object
 from mathturn_gym.baselines.compare.matrix import Cell
@@ -102,6 +102,7 @@ class CellFolder:
         Raises:
             CheckpointError: the folder holds a run with another budget, other settings or other defaults; they are
                 named.
+            StorageError: the folder cannot be made or written.
         """
         file = self.path / "cell.json"
         if file.exists():
@@ -112,7 +113,8 @@ class CellFolder:
             before, now = flat(read_object(self.run / "config.json")), flat(json.loads(json.dumps(config.to_json())))
             differ = sorted(name for name in now.keys() | before.keys() if before.get(name) != now.get(name))
             self._refuse(differ, before, now)
-        self.path.mkdir(parents=True, exist_ok=True)
+        with storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         write_json(file, self.cell.to_json())
 
     def _refuse(self, differ: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -71,6 +71,7 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
         CheckpointError: a cell is there already with another budget or other settings, or was run
             under other defaults; cell and field are named.
         InvalidValueError: the folder holds something else, or an algorithm is unknown.
+        StorageError: the folder cannot be made or written.
     """
     out = Path(matrix.out)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "matrix.json").exists())):

@@ -38,6 +38,8 @@ BEAT_SECONDS = 1.0
 # Share of its limit after which a case makes room for others that wait, and how many may be parked at a time.
 _SLICE = 0.4
 _MAX_PARKED = 32
+# Limits of time after which a parked case goes on although others still wait: else it would not while they keep coming.
+_PATIENCE = 2.0
 # A worker that is killed from outside (by the kernel when memory is short, say) has its case tried once more.
 _TRIES = 2
 # Workers that end one after the other before they got a case: then something is wrong with all of them.
@@ -248,6 +250,7 @@ class _Child:
         self.parked = False
         self.used = 0.0
         self.resumed = 0.0
+        self.stopped = 0.0
         self.born = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
@@ -284,8 +287,12 @@ class _Child:
 
     def park(self, now: float) -> None:
         """Stops it in the middle of its case."""
-        self.used, self.parked = self.seconds(now), True
+        self.used, self.parked, self.stopped = self.seconds(now), True, now
         os.kill(self.pid, signal.SIGSTOP)
+
+    def has_waited(self, now: float) -> bool:
+        """Whether it is parked, and has been for so long that new cases must not come first."""
+        return self.case is not None and self.parked and now - self.stopped >= _PATIENCE * self.case.request["timeout"]
 
     def resume(self, now: float) -> None:
         """Lets it go on."""
@@ -454,7 +461,7 @@ class Supervisor:
         return [child for child in self.children if child.running]
 
     def _deal(self) -> None:
-        """Fills the free places: new cases first, then those that were parked, in their order."""
+        """Fills the free places: those that are parked for long, new cases, those that are parked; each in their order."""
         now = time.monotonic()
         if self.turns and len(self.children) < self.workers + _MAX_PARKED:
             for child in self._running():
@@ -462,8 +469,8 @@ class Supervisor:
                 if child.seconds(now) - child.used >= _SLICE * child.case.request["timeout"]:
                     child.park(now)
         for _ in range(self.workers - len(self._running())):
-            parked = next((child for child in self.children if child.parked), None)
-            if self.turns:
+            parked = min((child for child in self.children if child.parked), key=lambda one: one.stopped, default=None)
+            if self.turns and not (parked is not None and parked.has_waited(now)):
                 child = next((child for child in self.children if child.case is None), None) or self._spawn()
                 case = self._next_case()
                 if not child.give(case):

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.export import from_inspect
+from mathturn_gym.export._inspect import read_log
 from mathturn_gym.types import Status, Verdict
 from mathturn_gym.view._records import Message, ViewEpisode, from_episodes
 from mathturn_gym.view.adapters._base import content_text, number
@@ -37,14 +38,7 @@ def read_inspect(path: Path) -> tuple[list[ViewEpisode], list[str]]:
         MissingDependencyError: inspect_ai is not installed.
         InvalidValueError: the file is no log of Inspect.
     """
-    try:
-        from inspect_ai.log import read_eval_log
-    except ImportError as error:
-        raise MissingDependencyError("Inspect's logs need inspect_ai: pip install 'mathturn-gym[inspect]'") from error
-    try:
-        log = read_eval_log(str(path), resolve_attachments=True)
-    except (ValueError, OSError, KeyError, TypeError) as error:  # what zip, JSON and pydantic raise
-        raise InvalidValueError(f"{path} is no log of Inspect: {error}") from error
+    log = read_log(path)
     try:
         return from_episodes(from_inspect(log)), []
     except (InvalidValueError, InvalidEpisodeError):  # not of ours, or edited since: shown as any other log

@@ -94,6 +94,31 @@ def test_endless_cases_do_not_delay_the_others() -> None:
     assert done["quick"] < done["endless"]
 
 
+def test_a_slow_case_ends_however_many_quick_ones_come() -> None:
+    """One that was parked goes on although somebody else always waits."""
+    pool = SymbolicPool(timeout=0.25, memory_mb=1024, workers=1)
+    pool.start()
+    ended = threading.Event()
+
+    def wait() -> None:
+        assert pool.compare([ENDLESS])[0].name == "timeout"
+        ended.set()
+
+    slow = threading.Thread(target=wait)
+    slow.start()
+    with pool.session() as session:
+        cases = [(str(number), f"{number}+0") for number in range(5_000)]
+        for number, case in enumerate(cases):
+            session.ask(*case)
+            if number >= 40:
+                session.result(*cases[number - 40])
+            if ended.is_set():
+                break
+    slow.join()
+    pool.close()
+    assert number < len(cases) - 1
+
+
 def _eat(gold: str, answer: str) -> str:
     return "equal" if len(bytearray(int(gold) << 20)) else "different"
 

@@ -17,6 +17,8 @@ from mathturn_gym.view.adapters.trl import read_trl_table
 
 pa = pytest.importorskip("pyarrow")
 
+SAMPLE = Path(__file__).parent / "data" / "trl_asynchronous_sample.json"
+
 
 def write_rows(path: Path, *rows: dict[str, Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -156,17 +158,7 @@ def test_rows_of_to_trl_are_read(tmp_path: Path, before: list[Episode]) -> None:
 
 
 def test_samples_of_asynchronous_grpo_are_read(tmp_path: Path) -> None:
-    sample = {
-        "prompt": [{"role": "user", "content": "1+1?"}],
-        "completion": [{"role": "assistant", "content": "2"}],
-        "input_ids": [1, 2, 3, 4],
-        "completion_mask": [0, 0, 1, 1],
-        "old_log_probs": [0.0, 0.0, -0.5, -0.25],
-        "advantage": 1.5,
-        "model_version": 7,
-        "group_id": 3,
-        "metrics": {"reward": 1.0},
-    }
+    sample = json.loads(SAMPLE.read_text())
     (found,) = read_sets(write_rows(tmp_path / "s.jsonl", sample, {**sample, "completion_mask": [1]}), "run")
     (episode,) = found.episodes
     assert [(m.role, m.start, m.end) for m in episode.messages] == [("user", 0, 2), ("assistant", 2, 4)]
