@@ -18,6 +18,7 @@ an ending has left something.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -56,6 +57,14 @@ def descendants(pid: int | None = None) -> list[int]:
         for child in children:
             found += [child, *descendants(child)]
     return found
+
+
+def give_back() -> None:
+    """What was freed goes back to the system, where the C library can: what remains is held."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def anonymous_mb(pid: int) -> float:
@@ -132,6 +141,7 @@ def soak(run_dir: Path, seconds: float, every: int, seed: int) -> list[dict[str,
     def look(metrics: Mapping[str, float]) -> None:
         if metrics["iteration"] % every == 0:
             held = Held.now()
+            give_back()
             samples.append(
                 {
                     "seconds": round(time.monotonic() - began, 1),
