@@ -318,6 +318,10 @@ def files_intact(folder: Path) -> None:
 # ---- compare
 
 
+WORKER_KILLED: Final = "worker-killed"
+"""A file beside a comparison's folder: a process of one of its runs was killed."""
+
+
 class Forked:
     """`subprocess.Popen` of a cell's process, without the seconds that a new interpreter takes."""
 
@@ -326,6 +330,8 @@ class Forked:
 
     def __init__(self, command: Sequence[str], **_: Any) -> None:
         self.returncode: int | None = None
+        out = next(place for place in Path(command[3]).parents if place.name == "out")
+        self.mark = out.with_name(WORKER_KILLED)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -343,6 +349,8 @@ class Forked:
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            if self.returncode == -signal.SIGKILL:
+                self.mark.touch()
         return self.returncode
 
     def kill(self) -> None:
@@ -546,8 +554,8 @@ class Kills:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         ended = in_process(lambda: traced(self.scenario, folder, point))
-        # Of a comparison, the process of a run is killed, and the one that waits for it says so.
-        killed = ended.code == -signal.SIGKILL or "killed by SIGKILL" in _failures(folder)
+        # Of a comparison, the process of a run is killed, and the one that waits for it goes on.
+        killed = ended.code == -signal.SIGKILL or (folder / WORKER_KILLED).exists()
         wrong = "" if killed or ended.code == 0 else f"ended with {ended.code}: {ended.text}"
         steps = (
             ("cannot be read", lambda: self.scenario.intact(folder)),
@@ -562,11 +570,6 @@ class Kills:
             names = [name for name in self.expected if not same(ended.value.get(name), self.expected[name])]
             wrong = f"differs in {', '.join(names)}: {ended.value} instead of {self.expected}"
         return {"point": list(point), "killed": killed, "wrong": wrong}
-
-
-def _failures(folder: Path) -> str:
-    """What was noted of runs of a comparison that failed."""
-    return " ".join(file.read_text() for file in folder.rglob("failed.json"))
 
 
 def warm_up() -> None:

@@ -18,6 +18,7 @@ from mathturn_gym.errors import LockedError, StorageError
 __all__ = [
     "append_block",
     "bounded_lines",
+    "holds_anything",
     "locked",
     "replacing",
     "storage_errors",
@@ -92,6 +93,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
                 scratch.unlink()
             raise
         sync(target.parent, whole=False)
+
+
+def holds_anything(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds more than what processes have left that were killed while they wrote a file there."""
+    return any(_SCRATCH.fullmatch(one.name) is None for one in Path(folder).iterdir())
 
 
 def tidy(folder: str | os.PathLike[str]) -> None:

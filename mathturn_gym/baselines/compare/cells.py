@@ -92,8 +92,8 @@ class CellFolder:
         self.log = self.path / "log.txt"
         self._failed = self.path / "failed.json"
 
-    def prepare(self, config: RunConfig | None = None) -> None:
-        """Makes the folder, and makes sure that what is in it belongs to this very cell.
+    def check(self, config: RunConfig | None = None) -> None:
+        """Makes sure that what is in the folder, if anything, belongs to this very cell.
 
         Args:
             config: The cell's run as it would be now; one that was begun with another config is not the same run, even
@@ -102,7 +102,6 @@ class CellFolder:
         Raises:
             CheckpointError: the folder holds a run with another budget, other settings or other defaults; they are
                 named.
-            StorageError: the folder cannot be made or written.
         """
         file = self.path / "cell.json"
         if file.exists():
@@ -113,9 +112,18 @@ class CellFolder:
             before, now = flat(read_object(self.run / "config.json")), flat(json.loads(json.dumps(config.to_json())))
             differ = sorted(name for name in now.keys() | before.keys() if before.get(name) != now.get(name))
             self._refuse(differ, before, now)
+
+    def prepare(self) -> None:
+        """Makes the folder.
+
+        Raises:
+            CheckpointError: see `check`.
+            StorageError: the folder cannot be made or written.
+        """
+        self.check()
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        write_json(file, self.cell.to_json())
+        write_json(self.path / "cell.json", self.cell.to_json())
 
     def _refuse(self, differ: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if differ:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym._files import locked, tidy, write_json
+from mathturn_gym._files import holds_anything, locked, storage_errors, tidy, write_json
 from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare._lookup import check_cells, config_of
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
@@ -74,7 +74,7 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
         StorageError: the folder cannot be made or written.
     """
     out = Path(matrix.out)
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "matrix.json").exists())):
+    if out.exists() and (not out.is_dir() or (holds_anything(out) and not (out / "matrix.json").exists())):
         raise InvalidValueError(f"out {matrix.out!r} exists and is no comparison's folder; choose another")
     before = read_cells(out) if (out / "matrix.json").exists() else []
     cells = {cell.key: cell for cell in before}
@@ -82,13 +82,17 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
         cells.setdefault(cell.key, cell)
     check_cells(matrix.cells())
     for cell in matrix.cells():
-        CellFolder(out, cell).prepare(config_of(cell))
+        CellFolder(out, cell).check(config_of(cell))
     # Kept with the runs: a task's file may be gone or another by the time of a report.
     scales = read_object(out / "matrix.json").get("scales", {}) if before else {}
     scales |= {task: dict(load_task(task).scale) for task in matrix.tasks}
     data = {"format": 1, "command": command, "jobs": matrix.jobs, "scales": scales}
     data["cells"] = [cell.to_json() for cell in cells.values()]
-    write_json(out / "matrix.json", data)
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "matrix.json", data)  # first of all: whoever is killed has a comparison's folder, or an empty one
+    for cell in matrix.cells():
+        CellFolder(out, cell).prepare()
     return list(cells.values())
 
 
@@ -187,7 +191,12 @@ def _start(folder: CellFolder) -> _Running:
 def _note_failure(one: _Running, stopping: bool) -> None:
     """A process that ended without a result, unasked, has failed, even if it could not say why."""
     code = one.process.returncode
-    if code == 0 or one.folder.has_failed or (stopping and code in (3, 130, -signal.SIGINT)):
+    if (
+        one.folder.outcome().done
+        or code == 0
+        or one.folder.has_failed
+        or (stopping and code in (3, 130, -signal.SIGINT))
+    ):
         return
     if code < 0:
         reason = f"killed by {signal.Signals(-code).name}" + (" (out of memory?)" if code == -9 else "")

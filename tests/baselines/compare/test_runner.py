@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from mathturn_gym.baselines.compare import (
     run_matrix,
 )
 from mathturn_gym.baselines.compare._lookup import config_of
-from mathturn_gym.baselines.compare.runner import cores
+from mathturn_gym.baselines.compare.runner import _note_failure, _Running, cores
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError
 
 PRETEND = "pretend_runs:Pretend"
@@ -256,6 +258,28 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
         read_cells(tmp_path)
 
 
+def test_a_folder_whose_making_was_killed_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = matrix(tmp_path / "out", {"good": {}, "other": {}})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.matrix.json.999999999-0123abcd.new").write_text("{")
+    before, calls = CellFolder.prepare, []
+
+    def killed(self: CellFolder) -> None:
+        calls.append(self)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        before(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CellFolder, "prepare", killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_matrix(wanted)
+    done, _, outcomes = go(wanted)
+    assert done
+    assert [one.status for one in outcomes.values()] == ["finished", "finished"]
+    assert not list((tmp_path / "out").glob(".*.new"))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -311,6 +335,15 @@ def test_a_result_is_read(finished: CellFolder) -> None:
     assert (found.status, found.tokens, found.cpu_s, found.episodes) == ("finished", 99, 1.5, 9)
     assert found.test == {"acc@1": 0.75, "episodes": 8}
     assert found.curve[0].figures == {"acc@1": 0.5}
+
+
+def test_a_process_that_is_killed_after_its_result_has_not_failed(finished: CellFolder) -> None:
+    process: Any = SimpleNamespace(returncode=-signal.SIGKILL)
+    _note_failure(_Running(finished, process), stopping=False)
+    assert not finished.has_failed
+    (finished.run / "result.json").unlink()
+    _note_failure(_Running(finished, process), stopping=False)
+    assert finished.has_failed
 
 
 @pytest.mark.parametrize(
