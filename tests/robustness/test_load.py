@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import multiprocessing
 import os
@@ -43,6 +44,17 @@ def told(verdict: Verdict) -> tuple[str, str]:
 def judged(pairs: Pairs) -> list[tuple[str, str]]:
     with Verifier(form="equivalent") as verifier:
         return [told(verifier.verify(answer, gold, kind="answer")) for gold, answer in pairs]
+
+
+@functools.cache
+def judged_once(pairs: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    return judged(list(pairs))
+
+
+@pytest.fixture
+def alone(pairs: Pairs) -> list[tuple[str, str]]:
+    """What one thread is told of them."""
+    return judged_once(tuple(pairs))
 
 
 def played() -> list[str]:
@@ -93,17 +105,14 @@ def test_an_overloaded_machine_says_the_same(pairs: Pairs) -> None:
         assert both(pairs[:2]) == alone
 
 
-def test_64_threads_get_the_verdicts_of_one(pairs: Pairs) -> None:
-    alone = judged(pairs)
+def test_64_threads_get_the_verdicts_of_one(pairs: Pairs, alone: list[tuple[str, str]]) -> None:
     assert {status for status, _ in alone} == {"right", "wrong"}
     with Verifier(form="equivalent") as verifier, ThreadPoolExecutor(64) as threads:
         asked = [threads.submit(verifier.verify, answer, gold, kind="answer") for gold, answer in pairs * 8]
         assert [told(one.result()) for one in asked] == alone * 8
 
 
-def test_a_thousand_tasks_get_the_verdicts_of_one(pairs: Pairs) -> None:
-    alone = judged(pairs)
-
+def test_a_thousand_tasks_get_the_verdicts_of_one(pairs: Pairs, alone: list[tuple[str, str]]) -> None:
     async def ask() -> list[Verdict]:
         calls = (verifier.averify(answer, gold, kind="answer") for gold, answer in pairs[:4] * 250)
         return await asyncio.gather(*calls)
