@@ -387,13 +387,11 @@ def products_of_an_update(model: Any) -> float:
 def bfloat16(model: Any, repeats: int) -> dict[str, float]:
     """What weights in bfloat16 cost in units of float32, prompts and sampled ids apart; needs SmolLM2."""
     found: dict[str, float] = {}
-    folder, size = models_folder() / "smollm2", 12
+    folder, size, model_class = models_folder() / "smollm2", 12, transformers.AutoModelForCausalLM
     for rows, context in ((32, 300), (128, 50)) if folder.is_dir() else ():
         seconds: dict[torch.dtype, tuple[float, float]] = {}
         for dtype in (torch.float32, torch.bfloat16):
-            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, trust_remote_code=False
-            )
+            loaded: Any = model_class.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
             policy = CausalLMPolicy(loaded.eval(), stop_ids=[], cache_bytes=0)
             contexts = prompts(rows, context, loaded.config.vocab_size)
             complete = functools.partial(policy.complete, contexts, seeds=range(rows))

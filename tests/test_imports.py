@@ -33,6 +33,7 @@ LAYERS = (
         "_lazy",
         "_named_models",
         "_pages",
+        "_steps",
     },
     {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
     {"env"},

@@ -134,17 +134,11 @@ def _within_rows(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of each row to itself, as transformers calls it: (1, H, N, D) to (1, N, H, D)."""
-    if query.device.type == "cpu" and (torch.is_autocast_enabled("cpu") or query.dtype is torch.bfloat16):
-        # A CPU's kernels take two to three times as long in bfloat16 as in float32, forward and backward.
-        with torch.autocast("cpu", enabled=False):
-            options: Any = {"rows": rows, "scaling": scaling, "dropout": dropout, **kwargs}
-            found, _ = _within_rows(module, query.float(), key.float(), value.float(), attention_mask, **options)
-        return found.to(value.dtype), None
     if rows is None:
-        states, _ = _ATTENTIONS()["sdpa"](
+        found: tuple[torch.Tensor, None] = _ATTENTIONS()["sdpa"](
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
-        return states, None
+        return found
     states = scaled_dot_product_attention(
         rows.padded(query),
         rows.padded(key),

@@ -64,25 +64,3 @@ def test_a_part_without_trained_ids_has_no_logits() -> None:
     assert logits.shape == (0, 50)
     logprobs, _ = trained_logprobs(logits, part)
     policy_loss(logprobs, part).loss.backward()  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
-def test_on_a_cpu_attention_is_in_float32_whatever_the_rest_is_in(
-    monkeypatch: pytest.MonkeyPatch, weights: torch.dtype
-) -> None:
-    torch.manual_seed(0)
-    model: Any = MODELS["llama"][0](LlamaConfig(**SHAPE)).to(weights)
-    assert use_row_attention(model)
-    seen, attend = [], torch.nn.functional.scaled_dot_product_attention
-
-    def noted(query: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        seen.append((query.dtype, torch.is_autocast_enabled("cpu")))
-        return attend(query, *args, **options)
-
-    monkeypatch.setattr("mathturn_gym.decoding.packed_forward.scaled_dot_product_attention", noted)
-    with torch.autocast("cpu", torch.bfloat16, enabled=weights is torch.float32):
-        logits = trained_logits(model, batch())
-    assert seen == [(torch.float32, False)] * 2, "one of each layer"
-    assert logits.dtype is torch.bfloat16
-    exact = trained_logits(model.float(), batch())
-    torch.testing.assert_close(logits.float(), exact, atol=0.02, rtol=0.02)
