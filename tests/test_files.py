@@ -223,7 +223,9 @@ def test_a_locked_file_keeps_its_content(tmp_path: Path) -> None:
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """A worker process that outlives its killed parent must not make the folder unusable."""
     path = tmp_path / ".lock"
-    code = HOLD.replace("    print(", "    child = os.fork()\n    if not child: time.sleep(120)\n    print(child, ")
+    # The parent says that it holds the lock once the child has come out of its fork.
+    fork = "    ours, its = os.pipe()\n    child = os.fork()\n    if not child: os.write(its, b'.'); time.sleep(120)\n    os.read(ours, 1)\n"
+    code = HOLD.replace("    print(", fork + "    print(child, ")
     command = [sys.executable, "-c", code.replace("import sys", "import os, sys"), str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
