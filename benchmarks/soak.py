@@ -37,6 +37,8 @@ import numpy as np
 from mathturn_gym import collect
 from mathturn_gym.baselines import Budget, ClippedREINFORCE, EnvConfig, Evaluation, Optimization, RunConfig, train
 from mathturn_gym.testing import ScriptedPolicy
+from mathturn_gym.types import Problem, TurnContext
+from mathturn_gym.verification import get_verifier
 from mathturn_gym.verifier import Verifier
 
 ENVS: Final = 8
@@ -267,7 +269,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         # What is loaded once, and the workers of the process' own verifier, which stay.
         train(config(options.seed), budget=Budget(episodes=ENVS), run_dir=Path(folder) / "first")
-        Verifier().verify("\\boxed{6}", "\\sum_{k=1}^{3} k")
+        problem = Problem("sum", "Add up 1, 2 and 3.", "\\sum_{k=1}^{3} k")
+        get_verifier(None).verify_turns([TurnContext(problem, 0, 1, "\\boxed{6}")])
         before = Held.now()
         samples = soak(Path(folder) / "run", 60 * options.minutes, options.every, options.seed)
         left = Held.now().since(before)
