@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mathturn_gym.baselines import RunConfig, train
 from mathturn_gym.baselines._compiled import CompiledLayers
 from mathturn_gym.baselines._trainer import Trainer
+from mathturn_gym.decoding import trained_logits, use_row_attention
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
+from mathturn_gym.packing import pack
+from mathturn_gym.synthetic import synthetic_episode
 
 Small = Callable[..., RunConfig]
 QUIET = {"evaluation.every": 0, "evaluation.episodes": 0}
@@ -61,6 +65,40 @@ def test_only_updates_run_compiled(small: Small, traced: list[int]) -> None:
         assert len(traced) <= 2 * count, "every batch is compiled anew"
     finally:
         trainer.close()
+
+
+def test_every_layer_of_a_deep_model_runs_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.compile` gives up on a function after eight graphs, and runs it as it was without a word."""
+    graphs, calls = [0], [0]
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        graphs[0] += 1
+
+        def run(*args: object) -> object:
+            calls[0] += 1
+            return graph.forward(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=12,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    model = LlamaForCausalLM(config)
+    assert use_row_attention(model)
+    layers = CompiledLayers(model)
+    for count, lengths in enumerate(([3], [3, 5], [4, 1, 7], [9, 2]), 1):
+        batch = pack([synthetic_episode(count, index, [length]) for index, length in enumerate(lengths)])
+        with layers.used():
+            trained_logits(model, batch).sum().backward()  # type: ignore[no-untyped-call]
+        assert calls[0] == 12 * count, "a layer was run as it was"
+    assert graphs[0] <= 2, "layers or lengths have graphs of their own"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU needs g++")
