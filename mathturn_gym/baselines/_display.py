@@ -86,6 +86,7 @@ class TrainingDisplay:
         limits = (
             ("episodes", None if iterations is None else iterations * batch),
             ("tokens", budget.tokens),
+            ("total_tokens", budget.total_tokens),
             ("cpu_s", budget.cpu_seconds),
         )
         goals = [(metrics.get(name, 0), limit) for name, limit in limits if limit is not None]

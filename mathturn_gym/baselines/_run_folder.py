@@ -253,7 +253,7 @@ class RunFolder:
             self._save_every = max(self._save_every, every)
         free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept"}
         if self._config.optimization.schedule == "constant":  # a longer run is the same run, only longer
-            free |= {"budget.episodes", "budget.tokens"}
+            free |= {"budget.episodes", "budget.tokens", "budget.total_tokens"}
         differ = sorted(
             name for name in wanted.keys() | was.keys() if name not in free and was.get(name) != wanted.get(name)
         )

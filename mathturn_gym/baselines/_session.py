@@ -35,6 +35,7 @@ class Ended:
         tokens: Tokens sampled in training.
         cpu_s: CPU seconds of training.
         test: Figures of the test split, where the session has played it itself.
+        total_tokens: All tokens of the episodes trained on, with prompts and feedback; None where nobody counted.
     """
 
     status: RunStatus
@@ -43,6 +44,7 @@ class Ended:
     tokens: int
     cpu_s: float
     test: Mapping[str, float] | None = None
+    total_tokens: int | None = None
 
 
 class Session(ABC):

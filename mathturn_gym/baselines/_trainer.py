@@ -85,13 +85,14 @@ class Trainer(Session):
         iteration: Iterations done.
         drawn: Episodes sampled in training; the next one's index.
         tokens: Tokens sampled in training.
+        total_tokens: All tokens of the sampled episodes, with prompts and feedback.
         cpu_s: CPU seconds of this process spent in `step`.
     """
 
     def __init__(self, config: RunConfig, policy: Policy | None = None) -> None:
         assert isinstance(config.algorithm, Algorithm)
         self.config, self.algorithm = config, config.algorithm
-        self.iteration = self.tokens = self.drawn = 0
+        self.iteration = self.tokens = self.total_tokens = self.drawn = 0
         self.cpu_s = 0.0
         self._evaluated: Sequence[Episode] = ()
         self._learned_from: Sequence[Episode] = ()
@@ -119,7 +120,11 @@ class Trainer(Session):
         # The gold answers are for the episodes that are kept: no policy sees an info.
         self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source, gold_in_info=True)
         self._eval_env = validation_env(config, self._policy)
-        if config.optimization.schedule != "constant" and config.budget.tokens is config.budget.episodes is None:
+        budget = config.budget
+        if (
+            config.optimization.schedule != "constant"
+            and budget.tokens is budget.total_tokens is budget.episodes is None
+        ):
             _LOG.warning(
                 "optimization.schedule %r follows tokens or episodes, and the budget has CPU seconds alone: the learning"
                 " rate stays constant",
@@ -142,7 +147,7 @@ class Trainer(Session):
             folder.start_metrics(self.iteration if self.iteration else -1)
             status, message = self._iterate(folder, report, interrupted)
         episodes = self.iteration * self.config.optimization.batch_episodes
-        return Ended(status, message, episodes, self.tokens, self.cpu_s)
+        return Ended(status, message, episodes, self.tokens, self.cpu_s, total_tokens=self.total_tokens)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -154,7 +159,7 @@ class Trainer(Session):
         config = self.config
         every, patience = config.evaluation.every, config.evaluation.patience
         if self.iteration == 0:
-            report({"iteration": 0, "episodes": 0, "tokens": 0, "cpu_s": 0.0, **self.evaluate()})
+            report({"iteration": 0, "episodes": 0, "tokens": 0, "total_tokens": 0, "cpu_s": 0.0, **self.evaluate()})
             self._keep_episodes(folder)
         while not self.done and not interrupted():
             try:
@@ -190,7 +195,10 @@ class Trainer(Session):
         batch = self.credit(drawn.kept)
         self._learned_from = with_advantages(drawn.kept[: self.config.evaluation.kept], batch)
         share = self.config.budget.share_used(
-            iteration=self.iteration, tokens=self.tokens, batch_episodes=options.batch_episodes
+            iteration=self.iteration,
+            tokens=self.tokens,
+            total_tokens=self.total_tokens,
+            batch_episodes=options.batch_episodes,
         )
         rate = options.rate(self.iteration, share)
         figures = batch_figures(episodes, batch, self._policy.version)
@@ -202,6 +210,7 @@ class Trainer(Session):
         self.iteration += 1
         self.drawn += len(episodes)
         self.tokens += sampled
+        self.total_tokens += sum(len(episode.ids) for episode in episodes)
         self._policy.version = self.iteration
         taken = time.perf_counter()
         self.cpu_s += time.process_time() - cpu
@@ -210,6 +219,7 @@ class Trainer(Session):
             "iteration": self.iteration,
             "episodes": self.iteration * options.batch_episodes,
             "tokens": self.tokens,
+            "total_tokens": self.total_tokens,
             "cpu_s": self.cpu_s,
             **{f"train/{name}": value for name, value in accuracy_by_turn(episodes, self._num_turns).items()},
             "train/reward": float(np.mean([episode.rewards.sum() for episode in episodes])),
@@ -325,6 +335,7 @@ class Trainer(Session):
         return self.config.budget.is_used_up(
             iteration=self.iteration,
             tokens=self.tokens,
+            total_tokens=self.total_tokens,
             cpu_s=self.cpu_s,
             batch_episodes=self.config.optimization.batch_episodes,
         )
@@ -474,7 +485,8 @@ class Trainer(Session):
 
     def checkpoint(self) -> TrainerState:
         """What `load` needs, besides the weights."""
-        numbers: dict[str, Any] = {"tokens": self.tokens, "drawn": self.drawn, "cpu_s": self.cpu_s}
+        used = {"tokens": self.tokens, "total_tokens": self.total_tokens, "cpu_s": self.cpu_s}
+        numbers: dict[str, Any] = {**used, "drawn": self.drawn}
         numbers.update(self.state.numbers())
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
@@ -496,6 +508,11 @@ class Trainer(Session):
                 self._curriculum.load_state_dict(state.numbers["curriculum"])
             self.iteration, self.tokens = state.iteration, int(state.numbers["tokens"])
             self.drawn, self.cpu_s = int(state.numbers["drawn"]), float(state.numbers["cpu_s"])
+            if "total_tokens" not in state.numbers:
+                _LOG.warning(
+                    "%s was written before all tokens were counted: total_tokens counts from here on", checkpoint
+                )
+            self.total_tokens = int(state.numbers.get("total_tokens", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
 

@@ -51,6 +51,8 @@ class Budget:
 
     Args:
         tokens: Tokens that the policy samples in training.
+        total_tokens: All tokens of the episodes that are trained on: prompts and feedback, which are read, and what
+            the policy samples; of a context that is written anew between turns, each segment's.
         episodes: Episodes to train on: as many whole iterations as fit, and one at least.
         cpu_seconds: CPU seconds of training, evaluations not counted.
 
@@ -64,12 +66,15 @@ class Budget:
     tokens: int | None = None
     episodes: int | None = None
     cpu_seconds: float | None = None
+    total_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Checks the limits."""
-        if self.tokens is None and self.episodes is None and self.cpu_seconds is None:
-            raise InvalidValueError("budget: give tokens, episodes or cpu_seconds, or the run would never end")
-        for name in ("tokens", "episodes"):
+        if self.tokens is self.total_tokens is self.episodes is self.cpu_seconds is None:
+            raise InvalidValueError(
+                "budget: give tokens, total_tokens, episodes or cpu_seconds, or the run would never end"
+            )
+        for name in ("tokens", "total_tokens", "episodes"):
             if getattr(self, name) is not None:
                 check_int(f"budget.{name}", getattr(self, name), low=1)
         if self.cpu_seconds is not None and check_float("budget.cpu_seconds", self.cpu_seconds, low=0.0) == 0.0:
@@ -79,7 +84,9 @@ class Budget:
         """Number of iterations that `episodes` allows; None for no limit."""
         return None if self.episodes is None else max(1, self.episodes // batch_episodes)
 
-    def is_used_up(self, *, iteration: int, tokens: int, cpu_s: float, batch_episodes: int) -> bool:
+    def is_used_up(
+        self, *, iteration: int, tokens: int, cpu_s: float, batch_episodes: int, total_tokens: int = 0
+    ) -> bool:
         """True once one of the limits is reached.
 
         Args:
@@ -87,15 +94,17 @@ class Budget:
             tokens: Tokens sampled in them.
             cpu_s: CPU seconds spent on them.
             batch_episodes: Episodes per iteration.
+            total_tokens: All tokens of their episodes.
         """
         most = self.iterations(batch_episodes)
         return (
             (most is not None and iteration >= most)
             or (self.tokens is not None and tokens >= self.tokens)
+            or (self.total_tokens is not None and total_tokens >= self.total_tokens)
             or (self.cpu_seconds is not None and cpu_s >= self.cpu_seconds)
         )
 
-    def share_used(self, *, iteration: int, tokens: int, batch_episodes: int) -> float:
+    def share_used(self, *, iteration: int, tokens: int, batch_episodes: int, total_tokens: int = 0) -> float:
         """How much of the run lies behind, 0 to 1, where an iteration begins.
 
         CPU seconds do not count: learning rates follow this share, and a run must be the same when it is repeated.
@@ -104,11 +113,13 @@ class Budget:
             iteration: The iteration, from 0.
             tokens: Tokens sampled before it.
             batch_episodes: Episodes per iteration.
+            total_tokens: All tokens of the episodes before it.
         """
         most = self.iterations(batch_episodes)
         by_tokens = 0.0 if self.tokens is None else tokens / self.tokens
+        by_all = 0.0 if self.total_tokens is None else total_tokens / self.total_tokens
         by_iterations = 0.0 if most is None else iteration / max(1, most - 1)
-        return min(1.0, max(by_tokens, by_iterations))
+        return min(1.0, max(by_tokens, by_all, by_iterations))
 
 
 def suited_rate(parameters: int, *, adapter: bool = False) -> float:

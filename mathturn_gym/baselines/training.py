@@ -235,8 +235,10 @@ def result_of(config: RunConfig, ended: Ended) -> dict[str, Any]:
         "message": ended.message,
         "episodes": int(ended.episodes),
         "tokens": int(ended.tokens),
+        "total_tokens": ended.total_tokens,
         "cpu_s": float(ended.cpu_s),
         "budget_tokens": config.budget.tokens,
+        "budget_total_tokens": config.budget.total_tokens,
         "budget_cpu_s": config.budget.cpu_seconds,
     }
 

@@ -38,9 +38,13 @@ def compare(
     tokens: Annotated[
         int | None, typer.Option(help="Budget of each run in environment tokens: ids that its policy samples.")
     ] = None,
+    total_tokens: Annotated[
+        int | None,
+        typer.Option(help="Budget of each run in all tokens of its episodes: prompts, feedback and what is sampled."),
+    ] = None,
     cpu_seconds: Annotated[
         float | None,
-        typer.Option(help="Budget of each run in CPU seconds of training; a run ends at the first of the two."),
+        typer.Option(help="Budget of each run in CPU seconds of training; a run ends at the first of its budgets."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time, one thread each; 2 by default.")] = None,
     out: Annotated[
@@ -63,8 +67,8 @@ def compare(
 
     (`mathturn compare-eval` is something else: a paired test between two evaluations that exist already.)
 
-    Every run gets the same two budgets, environment tokens and CPU seconds, and a process of its own. The report says
-    how good each algorithm is at equal tokens, at equal CPU seconds, and at its end on the test split: interquartile
+    Every run gets the same budgets (environment tokens, all tokens, CPU seconds), and a process of its own. The report
+    says how good each algorithm is at an equal amount of each, and at its end on the test split: interquartile
     means with 95 % intervals over seeds, learning curves, performance profiles, probabilities of improvement.
     Runs that failed, diverged or are missing are in it, and marked.
 
@@ -84,7 +88,7 @@ def compare(
     console = terminal()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
-        _refuse_with_report(config, seeds, tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
+        _refuse_with_report(config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
         _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns))
         return
     changes = {
@@ -92,6 +96,7 @@ def compare(
         "tasks": columns,
         "seeds": _seeds(seeds),
         "tokens": tokens,
+        "total_tokens": total_tokens,
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
@@ -173,6 +178,7 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     for cell in cells:
         status = CellFolder(folder, cell).outcome().status
         budget = [] if cell.tokens is None else [f"{cell.tokens:,} tokens"]
+        budget += [] if cell.total_tokens is None else [f"{cell.total_tokens:,} total tokens"]
         budget += [] if cell.cpu_seconds is None else [f"{cell.cpu_seconds:g} CPU s"]
         changed = ", ".join(f"{name}={value}" for name, value in cell.settings.items())
         texts = [str(cell), " or ".join(budget), changed, "" if status == "missing" else status]

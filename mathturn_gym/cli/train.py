@@ -38,6 +38,9 @@ def train(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder to write; runs/TASK by default.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Budget in tokens that the policy samples.")] = None,
+    total_tokens: Annotated[
+        int | None, typer.Option(help="Budget in all tokens of the episodes: prompts, feedback and what is sampled.")
+    ] = None,
     episodes: Annotated[int | None, typer.Option(help="Budget in episodes.")] = None,
     cpu_seconds: Annotated[float | None, typer.Option(help="Budget in CPU seconds of training.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same curve; the task's by default.")] = None,
@@ -68,7 +71,7 @@ def train(
     from mathturn_gym.baselines._run_folder import code_named_in, read_config
 
     console = terminal(quiet=speaks_for_nobody(engine))
-    limits = {"tokens": tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
+    limits = {"tokens": tokens, "total_tokens": total_tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
     budget = {name: value for name, value in limits.items() if value is not None}
     named = {"seed": seed, "keep": keep}
     given = {name: value for name, value in named.items() if value is not None}

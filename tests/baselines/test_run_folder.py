@@ -332,8 +332,10 @@ def test_a_result_is_plain_json(run: Path) -> None:
         "message",
         "episodes",
         "tokens",
+        "total_tokens",
         "cpu_s",
         "budget_tokens",
+        "budget_total_tokens",
         "budget_cpu_s",
         "test",
     }

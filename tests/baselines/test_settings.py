@@ -93,6 +93,16 @@ def test_a_budget_ends_a_run_at_its_first_limit() -> None:
     assert Budget(tokens=1).iterations(64) is None
 
 
+def test_a_budget_may_be_all_tokens_of_the_episodes() -> None:
+    budget = Budget(total_tokens=1000)
+    used: dict[str, Any] = {"iteration": 9, "tokens": 999, "cpu_s": 9.0, "batch_episodes": 64}
+    assert [budget.is_used_up(**used, total_tokens=n) for n in (999, 1000)] == [False, True]
+    assert budget.share_used(iteration=9, tokens=9, batch_episodes=64, total_tokens=250) == 0.25
+    assert Budget(tokens=100, total_tokens=1000).share_used(iteration=0, tokens=50, batch_episodes=8) == 0.5
+    with pytest.raises(InvalidValueError, match=r"budget\.total_tokens must be an integer >= 1, got 0"):
+        Budget(total_tokens=0)
+
+
 def test_the_learning_rate_rises_and_falls() -> None:
     options = Optimization(learning_rate=2.0, schedule="linear", warmup=4, batch_episodes=10)
     budget = Budget(episodes=1000)

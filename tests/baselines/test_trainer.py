@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from mathturn_gym.baselines import RunConfig, train
+from mathturn_gym.baselines import Budget, RunConfig, train
 from mathturn_gym.baselines import _trainer as module
+from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
 from mathturn_gym.baselines._evaluation import accuracy_by_turn
 from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.baselines.algorithms import registered
@@ -54,6 +55,44 @@ def test_every_algorithm_repeats_and_resumes_its_curve_to_the_bit(
     assert timeless(resumed.history) == timeless(whole.history)
     pairs = zip(resumed.policy.model.parameters(), whole.policy.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_all_tokens_are_those_of_prompts_and_feedback_too(tmp_path: Path, small: Small) -> None:
+    config = small("grpo", {**QUIET, "dynamic_sampling": 1, "group_size": 2})
+    trainer, twin = Trainer(config), Trainer(config)
+    try:
+        counted, sampled = trainer.step(), twin.draw().sampled
+    finally:
+        trainer.close()
+        twin.close()
+    written = sum(int(episode.loss_mask.sum()) for episode in sampled)
+    turns = [turn for episode in sampled for turn in episode.turns]
+    read = sum(len(turn.feedback_ids) + len(turn.context) * (turn.index == 0) for turn in turns)
+    assert counted["tokens"] == written
+    assert counted["total_tokens"] == written + read > 2 * written
+    budget = int(counted["total_tokens"]) + 1
+    result = train(config, budget=Budget(total_tokens=budget), run_dir=tmp_path / "run")
+    assert [row["total_tokens"] >= budget for row in result.history] == [False, False, True], "ended by it"
+    assert (
+        json.loads((tmp_path / "run" / "result.json").read_text())["total_tokens"] == result.history[-1]["total_tokens"]
+    )
+
+
+def test_a_checkpoint_that_did_not_count_them_goes_on(
+    tmp_path: Path, small: Small, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(small(settings=QUIET, episodes=8), run_dir=tmp_path / "run")
+
+    def older(path: Path) -> TrainerState:
+        state = load_checkpoint(path)
+        return dataclasses.replace(state, numbers={k: v for k, v in state.numbers.items() if k != "total_tokens"})
+
+    monkeypatch.setattr(module, "load_checkpoint", older)
+    trainer = Trainer(small(settings=QUIET, episodes=16))
+    trainer.load(tmp_path / "run" / "checkpoint")
+    trainer.close()
+    assert (trainer.total_tokens, trainer.iteration) == (0, 1)
+    assert "total_tokens counts from here on" in caplog.text
 
 
 def test_the_curriculum_is_part_of_what_resumes(tmp_path: Path, small: Small, timeless: Timeless) -> None:

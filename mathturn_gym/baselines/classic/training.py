@@ -26,7 +26,7 @@ from mathturn_gym._files import storage_errors
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_object
-from mathturn_gym.baselines._session import Ended, Metrics, Report, Session
+from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
 from mathturn_gym.baselines.classic.algorithms import (
     QRDQN,
     ActorCritic,
@@ -68,6 +68,7 @@ class ClassicSession(Session):
     Attributes:
         config: The run.
         model: The algorithm.
+        context_tokens: The most tokens that a context can have.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -91,6 +92,7 @@ class ClassicSession(Session):
 
         with _global_randomness():
             self._view = make()
+            self.context_tokens = int(self._view.env.get_wrapper_attr("max_context_tokens"))
             self._env = DummyVecEnv([make] * algorithm.n_envs)
             self._env.seed(derive_seed(config.seed, "train") % 2**32)
             self._eval_env = validation_env(config)
@@ -120,14 +122,13 @@ class ClassicSession(Session):
                     raise
                 return self._end(folder, recorder, f"after {recorder.tokens} tokens: {error}".splitlines()[0])
         if interrupted():
-            return Ended("interrupted", "run it again", recorder.episodes, recorder.tokens, recorder.cpu_s)
+            return recorder.ended("interrupted", "run it again")
         return self._end(folder, recorder, "")
 
     def _end(self, folder: RunFolder, recorder: _Recorder, message: str) -> Ended:
         with storage_errors(folder.path):
             self.save(folder.path)
-        status: Any = "diverged" if message else "finished"
-        return Ended(status, message, recorder.episodes, recorder.tokens, recorder.cpu_s)
+        return recorder.ended("diverged" if message else "finished", message)
 
     def evaluate(self) -> Metrics:
         """Accuracy by turn on the validation problems; the same episodes each time."""
@@ -210,12 +211,16 @@ class _Recorder(BaseCallback):
         super().__init__()
         self._run, self._report, self._interrupted = run, report, interrupted
         self._iteration_tokens = run.algorithm.iteration_tokens
-        self.episodes = self.tokens = 0
+        self.episodes = self.tokens = self.total_tokens = 0
         self.cpu_s = 0.0
         self._iteration = 0
         self._began = time.process_time()
         self._ended: list[dict[str, Any]] = []
         self._over = False
+
+    def ended(self, status: RunStatus, message: str) -> Ended:
+        """The run as it is, with what it has used."""
+        return Ended(status, message, self.episodes, self.tokens, self.cpu_s, total_tokens=self.total_tokens)
 
     def _on_training_start(self) -> None:
         self._write(evaluate=True)
@@ -239,10 +244,13 @@ class _Recorder(BaseCallback):
     def _end_iteration(self, *, last: bool = False) -> None:
         self._iteration += 1
         self.tokens, self.episodes = self.num_timesteps, self.episodes + len(self._ended)
+        # An episode's context is as long as what is not left of the most that it may be.
+        self.total_tokens += sum(self._run.context_tokens - info["context_left"] for info in self._ended)
         self.cpu_s += time.process_time() - self._began
         budget, every = self._run.config.budget, self._run.config.evaluation.every
         used = [
             (budget.tokens, self.tokens),
+            (budget.total_tokens, self.total_tokens),
             (budget.cpu_seconds, self.cpu_s),
             (budget.episodes, self.episodes),
         ]
@@ -255,6 +263,7 @@ class _Recorder(BaseCallback):
             "iteration": self._iteration,
             "episodes": self.episodes,
             "tokens": self.tokens,
+            "total_tokens": self.total_tokens,
             "cpu_s": self.cpu_s,
             **self._training_figures(),
         }
@@ -313,7 +322,13 @@ def _ended(file: Path) -> Ended:
     result = read_object(file)
     try:
         used = int(result["episodes"]), int(result["tokens"]), float(result["cpu_s"])
-        return Ended(result["status"], str(result["message"]), *used)
+        all_tokens = result.get("total_tokens")
+        return Ended(
+            result["status"],
+            str(result["message"]),
+            *used,
+            total_tokens=None if all_tokens is None else int(all_tokens),
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{file} is no result of a run ({type(error).__name__}: {error})") from error
 

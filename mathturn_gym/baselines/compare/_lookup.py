@@ -20,7 +20,7 @@ def config_of(cell: Cell) -> RunConfig:
         InvalidValueError: an unknown algorithm, task or setting (the nearest is suggested), or a value outside its range.
         MissingDependencyError: the algorithm's library is not installed.
     """
-    budget = {"tokens": cell.tokens, "cpu_seconds": cell.cpu_seconds}
+    budget = {"tokens": cell.tokens, "total_tokens": cell.total_tokens, "cpu_seconds": cell.cpu_seconds}
     return load_task(cell.task).config(cell.algorithm, {**cell.settings, "seed": cell.seed}, budget=budget)
 
 

@@ -39,11 +39,13 @@ class Point:
         tokens: Environment tokens trained on before it.
         cpu_s: CPU seconds of training before it.
         figures: Accuracies by name, "acc@1" and on.
+        total_tokens: All tokens of the episodes trained on before it; None where the run did not count them.
     """
 
     tokens: float
     cpu_s: float
     figures: Mapping[str, float]
+    total_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Outcome:
         episodes: Episodes trained on so far.
         test: The final policy's figures on the test split; None unless finished or stopped early.
         curve: The evaluations on the validation split, in order.
+        total_tokens: All tokens of the episodes so far, with prompts and feedback; None where the run did not count them.
     """
 
     cell: Cell
@@ -70,6 +73,7 @@ class Outcome:
     episodes: float = 0.0
     test: Mapping[str, float] | None = None
     curve: Sequence[Point] = field(default=())
+    total_tokens: float | None = None
 
     @property
     def done(self) -> bool:
@@ -163,7 +167,7 @@ class CellFolder:
                 status, message = "missing", "not run yet"
         except CheckpointError as error:
             return Outcome(self.cell, "failed", str(error))
-        return Outcome(self.cell, status, message, *_used(last), curve=curve)
+        return Outcome(self.cell, status, message, *_used(last), curve=curve, total_tokens=_all_tokens(last))
 
     def progress(self) -> Mapping[str, Any]:
         """The latest line of the metrics, with the latest evaluation's figures in it; empty where there is none."""
@@ -202,6 +206,7 @@ class CellFolder:
             *_used(result),
             test=None if result["status"] == "diverged" else test,
             curve=curve,
+            total_tokens=_all_tokens(result),
         )
 
     def _curve(self) -> tuple[list[Point], Mapping[str, Any]]:
@@ -218,7 +223,7 @@ class CellFolder:
             if named:
                 # An accuracy that is not finite is none: the policy solved nothing that could be counted.
                 figures = {name: float(v) if _is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
-                points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures))
+                points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures, _all_tokens(row)))
         return points, kept[-1] if kept else {}
 
 
@@ -250,3 +255,8 @@ def _used(row: Mapping[str, Any]) -> tuple[float, float, float]:
     if not row:
         return 0.0, 0.0, 0.0
     return _number(row, "tokens"), _number(row, "cpu_s"), _number(row, "episodes")
+
+
+def _all_tokens(row: Mapping[str, Any]) -> float | None:
+    """All tokens of a line; None where they were not counted, as by a trainer that does not see prompts."""
+    return None if row.get("total_tokens") is None else _number(row, "total_tokens")

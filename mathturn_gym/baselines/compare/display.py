@@ -121,7 +121,11 @@ def share_of(cell: Cell, row: Mapping[str, Any]) -> float:
     0.4
     """
     shares = [0.0]
-    for budget, name in ((cell.tokens, "tokens"), (cell.cpu_seconds, "cpu_s")):
+    for budget, name in (
+        (cell.tokens, "tokens"),
+        (cell.total_tokens, "total_tokens"),
+        (cell.cpu_seconds, "cpu_s"),
+    ):
         used = row.get(name)
         if budget is not None and isinstance(used, (int, float)):
             shares.append(used / budget)

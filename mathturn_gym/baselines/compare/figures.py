@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mathturn_gym.baselines._pictures import new_figure, plain_label, save_figure
-from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results, value_at
+from mathturn_gym.baselines.compare.results import LAST, Results, used_of, value_at
 from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement, profile
 from mathturn_gym.baselines.compare.summary import VIEW_NAMES, best_first
 from mathturn_gym.errors import MissingDependencyError
@@ -21,7 +21,11 @@ __all__ = ["draw_all"]
 _POINTS: Final = 40
 _BAND_RESAMPLES: Final = 300
 _LINES: Final = ("-", "--", ":")
-_AXIS_NAMES: Final = {"tokens": "environment tokens", "cpu_s": "CPU seconds of training"}
+_AXIS_NAMES: Final = {
+    "tokens": "environment tokens",
+    "total_tokens": "all tokens, with prompts and feedback",
+    "cpu_s": "CPU seconds of training",
+}
 
 
 def draw_all(results: Results, out: Path, *, resamples: int, seed: int) -> list[tuple[str, str]]:
@@ -45,13 +49,13 @@ def draw_all(results: Results, out: Path, *, resamples: int, seed: int) -> list[
         raise MissingDependencyError("pictures need matplotlib: pip install 'mathturn-gym[train]'") from error
     kind = "solved within all turns" if results.figure == LAST else results.figure
     drawn = []
-    for axis in AXES:
+    for axis in results.axes:
         name = f"curves-{axis}.png"
         _curves(results, axis, kind, out / name)
         drawn.append(
             (name, f"Learning curves over {_AXIS_NAMES[axis]}: validation, IQM over seeds with its 95 % interval.")
         )
-    for view in VIEWS:
+    for view in results.views:
         labels = best_first(results, view)
         if not labels:
             continue
@@ -96,7 +100,7 @@ def _curve(axes: Any, results: Results, label: str, task: str, axis: str) -> Non
     runs = [one for one in results.of(label, task) if one.curve]
     for one in runs:
         if not one.done:
-            where = [point.tokens if axis == "tokens" else point.cpu_s for point in one.curve]
+            where = [used_of(point, axis) for point in one.curve]
             axes.plot(
                 where, [value_at(one, axis, x, turn) for x in where], color=style["color"], linewidth=0.6, alpha=0.7
             )
@@ -104,7 +108,7 @@ def _curve(axes: Any, results: Results, label: str, task: str, axis: str) -> Non
     lasting = [one for one in done if one.status != "diverged"] or done  # a diverged run stays at 0
     if not done:
         return
-    end = min(one.tokens if axis == "tokens" else one.cpu_s for one in lasting)
+    end = min(used_of(one, axis) for one in lasting)
     at = np.linspace(0.0, end, _POINTS)
     values = [[value_at(one, axis, float(x), turn) for one in done] for x in at]
     found = [

@@ -40,7 +40,8 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 
 __all__ = ["Cell", "Matrix", "load_matrix"]
 
-_KEYS: Final = ("algorithms", "tasks", "seeds", "tokens", "cpu_seconds", "jobs", "out", "settings", "task", "algorithm")
+_BUDGETS: Final = ("tokens", "total_tokens", "cpu_seconds")
+_KEYS: Final = ("algorithms", "tasks", "seeds", *_BUDGETS, "jobs", "out", "settings", "task", "algorithm")
 _MOST_SEEDS: Final = 10_000
 """More runs than anybody has done of one algorithm on one task: a mistyped number shall not fill the memory with cells."""
 
@@ -57,6 +58,7 @@ class Cell:
         tokens: Budget in tokens that the policy samples in training; None for none.
         cpu_seconds: Budget in CPU seconds of training; None for none.
         settings: What differs from the task's run, by "FIELD" or "PART.FIELD".
+        total_tokens: Budget in all tokens of the episodes, with prompts and feedback; None for none.
     """
 
     label: str
@@ -66,6 +68,7 @@ class Cell:
     tokens: int | None
     cpu_seconds: float | None
     settings: Mapping[str, Any]
+    total_tokens: int | None = None
 
     @property
     def key(self) -> str:
@@ -78,7 +81,7 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""
-        names = ("label", "algorithm", "task", "seed", "tokens", "cpu_seconds")
+        names = ("label", "algorithm", "task", "seed", *_BUDGETS)
         return {**{name: getattr(self, name) for name in names}, "settings": dict(self.settings)}
 
     @classmethod
@@ -88,11 +91,11 @@ class Cell:
         Raises:
             InvalidValueError: a field is missing, unknown or outside its range.
         """
-        names = ("label", "algorithm", "task", "seed", "tokens", "cpu_seconds", "settings")
+        names = ("label", "algorithm", "task", "seed", *_BUDGETS, "settings")
         for name in data:
             if name not in names:
                 raise_unknown_name("cell field", name, names)
-        if missing := [name for name in names if name not in data]:
+        if missing := [name for name in names if name not in data and name != "total_tokens"]:  # older cells lack it
             raise InvalidValueError(f"a cell lacks {', '.join(missing)}")
         for name in ("label", "algorithm", "task"):
             _check_text(f"cell {name}", data[name])
@@ -110,12 +113,14 @@ class Matrix:
         tasks: Names of tasks, or paths of their files.
         seeds: How many (0, 1, ...), or which.
         tokens: Budget of each run in environment tokens; None for no such limit.
-        cpu_seconds: Budget of each run in CPU seconds of training; None for no such limit. One of the two is needed,
-            and both together are what makes a comparison fair in both.
+        total_tokens: Budget of each run in all tokens of its episodes, with prompts and feedback; None for no such
+            limit.
+        cpu_seconds: Budget of each run in CPU seconds of training; None for no such limit. One of the three is
+            needed; a run ends at the first, and the report compares at equal amounts of each.
         jobs: Runs at a time; no more than the machine has cores are started.
         out: The folder to write.
         settings: Of every run.
-        task: By task: "tokens", "cpu_seconds", "settings".
+        task: By task: "tokens", "total_tokens", "cpu_seconds", "settings".
         algorithm: By label: "run" (the algorithm's name, the label by default), "settings", and "task" (by task:
             "settings").
 
@@ -131,6 +136,7 @@ class Matrix:
     tasks: Sequence[str]
     seeds: int | Sequence[int] = 5
     tokens: int | None = None
+    total_tokens: int | None = None
     cpu_seconds: float | None = None
     jobs: int = 2
     out: str = "runs/compare"
@@ -144,9 +150,9 @@ class Matrix:
             _check_names(name, getattr(self, name))
         check_int("jobs", self.jobs, low=1)
         _check_text("out", self.out)
-        _check_budgets("", {"tokens": self.tokens, "cpu_seconds": self.cpu_seconds})
+        _check_budgets("", {name: getattr(self, name) for name in _BUDGETS})
         _check_settings("settings", self.settings)
-        for label, table in _tables("task", self.task, self.tasks, ("tokens", "cpu_seconds", "settings")):
+        for label, table in _tables("task", self.task, self.tasks, (*_BUDGETS, "settings")):
             _check_budgets(f"task.{label}.", table)
         for label, table in _tables("algorithm", self.algorithm, self.algorithms, ("run", "settings", "task")):
             if "run" in table:
@@ -158,8 +164,10 @@ class Matrix:
                 "algorithms and tasks must differ in more than punctuation: their folders would not"
             )
         for cell in cells:
-            if cell.tokens is None and cell.cpu_seconds is None:
-                raise InvalidValueError(f"{cell}: tokens or cpu_seconds must be given, or the run would never end")
+            if cell.tokens is cell.total_tokens is cell.cpu_seconds is None:
+                raise InvalidValueError(
+                    f"{cell}: tokens, total_tokens or cpu_seconds must be given, or the run would never end"
+                )
 
     def seed_numbers(self) -> list[int]:
         """The seeds, one by one.
@@ -191,7 +199,7 @@ class Matrix:
         settings = dotted(self.settings)
         for table in (of_task, of_label, of_both):
             settings.update(dotted(table.get("settings", {})))
-        budget = {"tokens": self.tokens, "cpu_seconds": self.cpu_seconds, **of_task}
+        budget = {**{name: getattr(self, name) for name in _BUDGETS}, **of_task}
         seconds = budget["cpu_seconds"]
         return Cell(
             label=label,
@@ -201,6 +209,7 @@ class Matrix:
             tokens=budget["tokens"],
             cpu_seconds=None if seconds is None else float(seconds),
             settings=settings,
+            total_tokens=budget["total_tokens"],
         )
 
 
@@ -276,8 +285,9 @@ def _check_names(name: str, value: object) -> None:
 
 
 def _check_budgets(prefix: str, data: Mapping[str, Any]) -> None:
-    if data.get("tokens") is not None:
-        check_int(f"{prefix}tokens", data["tokens"], low=1)
+    for name in ("tokens", "total_tokens"):
+        if data.get(name) is not None:
+            check_int(f"{prefix}{name}", data[name], low=1)
     seconds = data.get("cpu_seconds")
     if seconds is not None and check_float(f"{prefix}cpu_seconds", seconds, low=0.0) == 0.0:
         raise InvalidValueError(f"{prefix}cpu_seconds must be above 0, got {seconds!r}")

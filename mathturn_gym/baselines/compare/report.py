@@ -22,7 +22,7 @@ from mathturn_gym._files import write_json
 from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
-from mathturn_gym.baselines.compare.results import AXES, LAST, VIEWS, Results
+from mathturn_gym.baselines.compare.results import LAST, Results, used_of
 from mathturn_gym.baselines.compare.runner import read_cells
 from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement
 from mathturn_gym.baselines.compare.summary import (
@@ -95,15 +95,15 @@ def make_report(
         cells = [cell for task in tasks for cell in cells if cell.task == task]
     written = read_object(folder / "matrix.json")
     results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure, written.get("scales"))
-    over_all = [aggregate_table(results, view, resamples=resamples, seed=seed) for view in VIEWS]
+    over_all = [aggregate_table(results, view, resamples=resamples, seed=seed) for view in results.views]
     by_task = {
         axis: [task_table(results, task, axis, resamples=resamples, seed=seed) for task in results.tasks]
-        for axis in AXES
+        for axis in results.axes
     }
-    better = [improvement_table(results, view) for view in VIEWS if len(results.complete(view)) > 1]
+    better = [improvement_table(results, view) for view in results.views if len(results.complete(view)) > 1]
     every = cell_table(results)
     pictures = _pictures(results, folder, resamples, seed)
-    tables = [*over_all, *by_task["tokens"], *by_task["cpu_s"], *better]
+    tables = [*over_all, *(table for axis in results.axes for table in by_task[axis]), *better]
     command = str(written.get("command", ""))
     _write_raw(folder, results, resamples, seed)
     (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
@@ -148,20 +148,17 @@ def _sections(
         " below 1, lower is better. Stressed: the best value of a column, whatever the intervals say."
     )
     profiles = "A profile shows which share of an algorithm's runs, over all tasks, scores above each level."
+    axes = {
+        "tokens": ("At equal tokens", "Environment tokens are the ids that a policy sampled in training."),
+        "total_tokens": (
+            "At equal total tokens",
+            "All ids of the episodes of training: prompts and feedback, which are read, and what was sampled.",
+        ),
+        "cpu_s": ("At equal CPU seconds", "CPU seconds of training, evaluations not counted."),
+    }
     return [
         ("All tasks", over, over_all, those("aggregates")),
-        (
-            "At equal tokens",
-            "Environment tokens are the ids that a policy sampled in training.",
-            by_task["tokens"],
-            curves("tokens"),
-        ),
-        (
-            "At equal CPU seconds",
-            "CPU seconds of training, evaluations not counted.",
-            by_task["cpu_s"],
-            curves("cpu_s"),
-        ),
+        *((*axes[axis], tables, curves(axis)) for axis, tables in by_task.items()),
         ("Performance profiles", profiles, [], those("profiles")),
         ("Probability of improvement", "", better, those("improvement")),
         ("Every run", "", [every], []),
@@ -174,24 +171,30 @@ def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> Non
     names = [f"acc@{k}" for k in range(1, turns + 1)]
     with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_cpu_s"]
-        views = [f"{view}/{name}" for view in VIEWS for name in names]
-        writer.writerow([*head, "episodes", "tokens", "cpu_s", *views, "message"])
+        head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_total_tokens", "budget_cpu_s"]
+        views = [f"{view}/{name}" for view in results.views for name in names]
+        writer.writerow([*head, "episodes", *results.axes, *views, "message"])
         for one in results.outcomes:
             cell = one.cell
             own = names[: results.turns(cell.task)]
-            found = [results.score(one, view, name) if name in own else None for view in VIEWS for name in names]
-            row = [cell.label, cell.algorithm, cell.task, cell.seed, one.status, cell.tokens, cell.cpu_seconds]
-            writer.writerow([*row, one.episodes, one.tokens, one.cpu_s, *found, " ".join(one.message.split())])
+            found = [
+                results.score(one, view, name) if name in own else None for view in results.views for name in names
+            ]
+            budget = [cell.tokens, cell.total_tokens, cell.cpu_seconds]
+            used = [used_of(one, axis) for axis in results.axes]
+            row = [cell.label, cell.algorithm, cell.task, cell.seed, one.status, *budget, one.episodes, *used]
+            writer.writerow([*row, *found, " ".join(one.message.split())])
     write_json(
         folder / "results.json",
         {
             "figure": results.figure,
             "cells": [_cell_json(one) for one in results.outcomes],
-            "limits": {task: {axis: _limit_json(results, task, axis) for axis in AXES} for task in results.tasks},
+            "limits": {
+                task: {axis: _limit_json(results, task, axis) for axis in results.axes} for task in results.tasks
+            },
             "tasks": {task: _task_json(results, task, resamples, seed) for task in results.tasks},
-            "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in VIEWS},
-            "improvement": {view: _improvement_json(results, view) for view in VIEWS},
+            "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in results.views},
+            "improvement": {view: _improvement_json(results, view) for view in results.views},
             "versions": _facts(),
         },
     )
@@ -204,9 +207,12 @@ def _cell_json(one: Outcome) -> dict[str, Any]:
         "message": one.message,
         "episodes": one.episodes,
         "used_tokens": one.tokens,
+        "used_total_tokens": one.total_tokens,
         "used_cpu_s": one.cpu_s,
         "test": None if one.test is None else dict(one.test),
-        "curve": [{"tokens": p.tokens, "cpu_s": p.cpu_s, **p.figures} for p in one.curve],
+        "curve": [
+            {"tokens": p.tokens, "total_tokens": p.total_tokens, "cpu_s": p.cpu_s, **p.figures} for p in one.curve
+        ],
     }
 
 
@@ -220,7 +226,7 @@ def _limit_json(results: Results, task: str, axis: str) -> dict[str, Any] | None
 def _task_json(results: Results, task: str, resamples: int, seed: int) -> dict[str, Any]:
     """By view, row and figure: the scores of the runs, and their IQM with its interval."""
     found: dict[str, Any] = {}
-    for view in VIEWS:
+    for view in results.views:
         for label in results.labels:
             for k in range(1, results.turns(task) + 1):
                 scores = results.scores(label, view, task, f"acc@{k}")

@@ -1,10 +1,11 @@
 """What the runs of a comparison have scored, at equal tokens, at equal CPU seconds, and at their end.
 
-Three *views* of the same runs:
+Four *views* of the same runs:
 
-    tokens   accuracy on the validation split at the environment tokens that every finished run of the task has used
-    cpu_s    the same at the CPU seconds of training that every finished run of the task has used
-    test     accuracy of the final policy on the test split
+    tokens         accuracy on the validation split at the environment tokens that every finished run of the task has used
+    total_tokens   the same at all tokens of the episodes, with prompts and feedback; not where a run has not counted them
+    cpu_s          the same at the CPU seconds of training that every finished run of the task has used
+    test           accuracy of the final policy on the test split
 
 Between two evaluations a run's accuracy is interpolated linearly: runs are evaluated every so many iterations, whose
 lengths differ by algorithm, and whoever is evaluated more often must not win by that. After its last evaluation a run
@@ -15,7 +16,7 @@ table says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -26,10 +27,9 @@ import numpy.typing as npt
 from mathturn_gym.baselines.compare.cells import Outcome, Point
 from mathturn_gym.errors import InvalidValueError
 
-__all__ = ["AXES", "LAST", "VIEWS", "Limit", "Results", "value_at"]
+__all__ = ["AXES", "LAST", "Limit", "Results", "used_of", "value_at"]
 
-AXES: Final = ("tokens", "cpu_s")
-VIEWS: Final = (*AXES, "test")
+AXES: Final = ("tokens", "total_tokens", "cpu_s")
 Scales: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
 LAST: Final = "acc@K"
 """Solved within all the turns that the task gives."""
@@ -50,6 +50,10 @@ class Limit:
 
 class Results:
     """The outcomes of a comparison, by algorithm and task.
+
+    Attributes:
+        axes: Those of `AXES` that all runs have counted.
+        views: These, and "test".
 
     Args:
         outcomes: Of every cell.
@@ -72,7 +76,10 @@ class Results:
         self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
         self._scales = scales or {}
         self._turns = {task: self._most_turns(task) for task in self.tasks}
-        self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in AXES}
+        counted = all(one.total_tokens is not None for one in self.outcomes if one.done)
+        self.axes = AXES if counted else tuple(axis for axis in AXES if axis != "total_tokens")
+        self.views = (*self.axes, "test")
+        self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in self.axes}
 
     def of(self, label: str | None, task: str) -> list[Outcome]:
         """The outcomes of a row on a task (of every row for None), by seed."""
@@ -92,7 +99,7 @@ class Results:
 
         Args:
             outcome: The run.
-            view: One of `VIEWS`.
+            view: One of `views`.
             figure: Another than the comparison's.
         """
         if not outcome.done:
@@ -142,8 +149,8 @@ class Results:
     def _limit(self, task: str, axis: str) -> Limit | None:
         done = [one for one in self.of(None, task) if one.status == "finished"]
         done = done or [one for one in self.of(None, task) if one.status == "stopped_early"]
-        least = min(done, key=_used(axis), default=None)
-        return None if least is None else Limit(_used(axis)(least), least)
+        least = min(done, key=lambda one: used_of(one, axis), default=None)
+        return None if least is None else Limit(used_of(least, axis), least)
 
 
 def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
@@ -159,19 +166,25 @@ def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
         The accuracy, interpolated linearly between evaluations; 0 from where the run diverged on; None without an
         evaluation.
     """
-    if outcome.status == "diverged" and at >= _used(axis)(outcome):
+    if outcome.status == "diverged" and at >= used_of(outcome, axis):
         return 0.0
     if not outcome.curve:
         return None
-    where = [_used(axis)(point) for point in outcome.curve]
+    where = [used_of(point, axis) for point in outcome.curve]
     values = [_at_turn(point.figures, turn) for point in outcome.curve]
     if None in values or any(late < early for early, late in pairwise(where)):
         return None
     return float(np.interp(at, where, np.array(values, dtype=np.float64)))
 
 
-def _used(axis: str) -> Callable[[Outcome | Point], float]:
-    return lambda one: one.tokens if axis == "tokens" else one.cpu_s
+def used_of(one: Outcome | Point, axis: str) -> float:
+    """What a run has used of a budget so far.
+
+    Args:
+        one: The run, or one of its evaluations.
+        axis: One of `AXES`; 0 of what was not counted.
+    """
+    return float(getattr(one, axis) or 0)
 
 
 def _figures_of(outcome: Outcome) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from mathturn_gym.baselines.compare.cells import Outcome
-from mathturn_gym.baselines.compare.results import LAST, Results
+from mathturn_gym.baselines.compare.results import LAST, Results, used_of
 from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement
 from mathturn_gym.baselines.compare.tables import Table
 from mathturn_gym.metrics import Estimate
@@ -17,9 +17,12 @@ __all__ = ["VIEW_NAMES", "aggregate_table", "best_first", "cell_table", "improve
 
 VIEW_NAMES: Final = {
     "tokens": "at equal tokens (validation split)",
+    "total_tokens": "at equal total tokens (validation split)",
     "cpu_s": "at equal CPU seconds (validation split)",
     "test": "final policies (test split)",
 }
+_UNITS: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "CPU seconds"}
+_SHORT: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "CPU s"}
 _USED_UP: Final = 0.98
 """A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
 
@@ -30,14 +33,14 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
     Args:
         results: Of the comparison.
         task: The task.
-        axis: "tokens" or "cpu_s".
+        axis: One of `results.axes`.
         resamples: Bootstrap samples of the intervals.
         seed: Decides them.
     """
     limit = results.limit(task, axis)
     turns = results.turns(task)
     names = [f"acc@{k}" for k in dict.fromkeys((1, turns))]
-    unit = "tokens" if axis == "tokens" else "CPU seconds"
+    unit = _UNITS[axis]
     if limit is None:
         title, lead = f"{task} at equal {unit}", "No run has finished: there is no budget that all have used."
     else:
@@ -48,7 +51,7 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
             " interval."
         )
     columns = ["algorithm", "runs", *(f"validation {name}" for name in names), *(f"test {name}" for name in names)]
-    table = Table(title, [*columns, "tokens used", "CPU s used", "ended by"], lead)
+    table = Table(title, [*columns, *(f"{_SHORT[each]} used" for each in results.axes), "ended by"], lead)
     cells = [(view, name) for view in (axis, "test") for name in names]
     found = {
         label: [_estimate(results.scores(label, view, task, name), resamples, seed) for view, name in cells]
@@ -58,7 +61,7 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
     for label in ranked:
         done = [one for one in results.of(label, task) if one.done]
         marks = table.marks(remarks(results, label, task))
-        used = [_spread([one.tokens for one in done], "tokens"), _spread([one.cpu_s for one in done], "cpu_s")]
+        used = [_spread([used_of(one, each) for one in done], each) for each in results.axes]
         runs = f"{len(done)}/{len(_seeds(results, task))}"
         table.rows.append([label + marks, runs, *(_shown(one) for one in found[label]), *used, _endings(done)])
     _stress_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
@@ -70,7 +73,7 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
 
     Args:
         results: Of the comparison.
-        view: One of `results.VIEWS`.
+        view: One of `results.views`.
         resamples: Bootstrap samples.
         seed: Decides them.
     """
@@ -98,7 +101,7 @@ def improvement_table(results: Results, view: str) -> Table:
 
     Args:
         results: Of the comparison.
-        view: One of `results.VIEWS`.
+        view: One of `results.views`.
     """
     labels = best_first(results, view)
     lead = "P(row > column), ties one half, averaged over tasks; stressed where the 95 % interval leaves out 0.5."
@@ -122,7 +125,7 @@ def best_first(results: Results, view: str) -> list[str]:
 
     Args:
         results: Of the comparison.
-        view: One of `results.VIEWS`.
+        view: One of `results.views`.
     """
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
     return _ranked({label: [aggregate(own, "IQM", resamples=2)] for label, own in scores.items()})
@@ -130,7 +133,8 @@ def best_first(results: Results, view: str) -> list[str]:
 
 def cell_table(results: Results) -> Table:
     """Every run, with what has become of it."""
-    columns = ["run", "status", "tokens", "CPU s", "validation, last", "test acc@1", "test acc@K", "message"]
+    used = [_SHORT[axis] for axis in results.axes]
+    columns = ["run", "status", *used, "validation, last", "test acc@1", "test acc@K", "message"]
     table = Table("Every run", columns)
     for one in results.outcomes:
         last = one.curve[-1].figures if one.curve else {}
@@ -140,8 +144,7 @@ def cell_table(results: Results) -> Table:
             [
                 str(one.cell),
                 one.status,
-                _amount(one.tokens, "tokens"),
-                _amount(one.cpu_s, "cpu_s"),
+                *(_amount(used_of(one, axis), axis) for axis in results.axes),
                 " ".join(_three(last[name]) for name in (f"acc@{k}" for k in range(1, turns + 1)) if name in last),
                 "" if one.test is None else _three(one.test.get("acc@1")),
                 _three(at_k) if at_k is not None else "",
@@ -183,7 +186,7 @@ def remarks(results: Results, label: str, task: str) -> list[str]:
 def _budget_remarks(results: Results, label: str, task: str) -> list[str]:
     """Budgets that differ from other rows', and runs that ended before they had used theirs up."""
     found = []
-    for name, unit in (("tokens", "tokens"), ("cpu_seconds", "CPU seconds")):
+    for name, unit in (("tokens", "tokens"), ("total_tokens", "total tokens"), ("cpu_seconds", "CPU seconds")):
         others = {getattr(one.cell, name) for one in results.of(None, task)}
         own = {getattr(one.cell, name) for one in results.of(label, task)}
         if len(others) > 1:
@@ -242,6 +245,8 @@ def _ended_by(outcome: Outcome) -> str:
     cell = outcome.cell
     if cell.tokens is not None and outcome.tokens >= _USED_UP * cell.tokens:
         return "tokens"
+    if cell.total_tokens is not None and (outcome.total_tokens or 0) >= _USED_UP * cell.total_tokens:
+        return "total tokens"
     if cell.cpu_seconds is not None and outcome.cpu_s >= _USED_UP * cell.cpu_seconds:
         return "CPU"
     return ""
@@ -298,7 +303,7 @@ def _spread(values: Sequence[float], axis: str) -> str:
 
 
 def _amount(value: float, axis: str) -> str:
-    return f"{value:,.0f}" if axis == "tokens" else f"{value:,.1f}"
+    return f"{value:,.1f}" if axis == "cpu_s" else f"{value:,.0f}"
 
 
 def _short(message: str) -> str:

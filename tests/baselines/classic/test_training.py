@@ -58,6 +58,27 @@ def without_seconds(lines: Any) -> list[dict[str, float]]:
     return [{name: value for name, value in line.items() if name != "cpu_s"} for line in lines]
 
 
+def test_all_tokens_are_those_of_prompts_too(tmp_path: Path) -> None:
+    """In one turn without feedback, an episode is its prompt and what was sampled."""
+    done = run("maskable_ppo", tmp_path / "run", settings={"env.num_turns": 1})
+    env = config("maskable_ppo", settings={"env.num_turns": 1}).env.make("train", tokenizer=load_tokenizer("builtin"))
+    try:
+        prompts = {len(env.reset(seed=seed)[0]) for seed in range(20)}
+    finally:
+        env.close()
+    (prompt,) = prompts
+    last = done.history[-1]
+    sampled = last["total_tokens"] - last["episodes"] * prompt
+    unended = SMALL["n_envs"] * config("maskable_ppo").env.value("max_completion_tokens")
+    assert last["tokens"] - unended <= sampled <= last["tokens"]
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert written["total_tokens"] == last["total_tokens"]
+    again = run("maskable_ppo", tmp_path / "run", settings={"env.num_turns": 1}, resume=True)
+    assert json.loads((again.run_dir / "result.json").read_text()) == written
+    short = run("maskable_ppo", tmp_path / "short", total_tokens=300)
+    assert short.history[-1]["total_tokens"] >= 300 > short.history[-2]["total_tokens"]
+
+
 @pytest.mark.parametrize("name", CLASSIC)
 def test_a_run_of_each(name: str, tmp_path: Path) -> None:
     seen: list[Any] = []

@@ -85,6 +85,15 @@ def test_cells_come_back_from_json() -> None:
         Cell.from_json({k: v for k, v in data.items() if k != "label"})
 
 
+def test_cells_of_before_total_tokens_are_the_same_cells() -> None:
+    cell = Matrix(algorithms=["a"], tasks=["t"], seeds=1, tokens=5).cells()[0]
+    assert Cell.from_json({name: value for name, value in cell.to_json().items() if name != "total_tokens"}) == cell
+    only = Matrix(algorithms=["a"], tasks=["t", "u"], total_tokens=7, task={"u": {"total_tokens": 9}}, seeds=1)
+    assert [one.total_tokens for one in only.cells()] == [7, 9]
+    with pytest.raises(InvalidValueError, match="total_tokens must be an integer >= 1"):
+        Matrix(algorithms=["a"], tasks=["t"], total_tokens=0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -86,6 +87,29 @@ def test_the_smallest_use_of_a_finished_run_is_the_common_budget() -> None:
     assert results.score(outcomes[3], "tokens") is None
     assert results.score(outcomes[4], "tokens") == pytest.approx(0.8)
     assert results.complete("tokens") == []
+
+
+def test_runs_are_compared_at_equal_total_tokens_where_all_have_counted_them() -> None:
+    """Rows that sample alike and read differently: at equal samples they are level, at equal total tokens not."""
+    plain = [outcome(cell(seed=seed)) for seed in (0, 1)]
+    assert Results(plain).views == ("tokens", "cpu_s", "test")
+
+    def counted(one: Outcome, times: float) -> Outcome:
+        curve = [dataclasses.replace(point, total_tokens=point.tokens * times) for point in one.curve]
+        return dataclasses.replace(one, curve=curve, total_tokens=one.tokens * times)
+
+    short, long = counted(outcome(cell()), 2.0), counted(outcome(cell("b")), 4.0)
+    results = Results([short, long])
+    assert results.views == ("tokens", "total_tokens", "cpu_s", "test")
+    assert [results.score(one, "tokens") for one in (short, long)] == pytest.approx([0.8, 0.8])
+    assert [results.score(one, "total_tokens") for one in (short, long)] == pytest.approx([0.8, 0.5])
+    limit = results.limit("t", "total_tokens")
+    assert limit is not None
+    assert (limit.value, limit.outcome.cell.label) == (2000, "a")
+    table = task_table(results, "t", "total_tokens", resamples=10, seed=0)
+    assert table.title == "t at 2,000 total tokens"
+    assert table.columns[-4:] == ["tokens used", "total tokens used", "CPU s used", "ended by"]
+    assert Results([short, plain[0]]).axes == ("tokens", "cpu_s"), "one has not counted"
 
 
 def test_figures() -> None:
