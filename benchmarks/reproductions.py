@@ -59,6 +59,7 @@ class Claim:
         figures: Measured on the test split, all arms played alike.
         differences: What should be above 0 if the claim holds here: figure, arm, arm.
         played: Settings of training and test alike.
+        afterwards: Differences that were asked for when the figures had been seen.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Claim:
     figures: Sequence[str]
     differences: Sequence[tuple[str, str, str]]
     played: Mapping[str, Any] = field(default_factory=dict)
+    afterwards: Sequence[tuple[str, str, str]] = ()
 
 
 _CREDIT: Final[Mapping[str, Any]] = {"entropy_weight": 0.005, "learning_rate": 1e-3, "group_size": 4}
@@ -88,6 +90,10 @@ CLAIMS: Final[Mapping[str, Claim]] = {
             ("repeated_answer", "one turn", "over turns"),
             ("acc@K", "over turns", "one turn"),
             ("acc@K", "over turns, repeats cost", "over turns"),
+        ),
+        afterwards=(
+            ("repeated_answer", "over turns", "over turns, repeats cost"),
+            ("acc@K", "over turns, repeats cost", "one turn"),
         ),
     ),
     "correction": Claim(
@@ -112,6 +118,10 @@ CLAIMS: Final[Mapping[str, Claim]] = {
         ),
         # As in the paper, there is a second turn whatever the first was, and nobody says whether that was right.
         {"num_turns": 2, "stop_on_success": False, "env.feedback": "none"},
+        afterwards=(
+            ("wrong_to_right", "improvement, first turn held", "plain"),
+            ("right_to_wrong", "improvement, first turn held", "plain"),
+        ),
     ),
     "credit": Claim(
         "credit for each turn learns better than one credit for the whole trajectory",
@@ -131,6 +141,10 @@ CLAIMS: Final[Mapping[str, Claim]] = {
             ("acc@K", "from the turn on", "trajectory"),
             ("acc@1", "turn, shrunk baseline", "turn"),
             ("acc@K", "turn, shrunk baseline", "turn"),
+        ),
+        afterwards=(
+            ("acc@1", "from the turn on", "trajectory"),
+            ("acc@1", "turn", "from the turn on"),
         ),
     ),
 }
@@ -196,9 +210,10 @@ def report(claim: str, rows: Sequence[Mapping[str, Any]]) -> str:
     lines.append("|---" * (1 + len(asked.figures)) + "|")
     for arm in asked.arms:
         lines.append(f"| {arm} | {' | '.join(shown([of[arm, s][name] for s in seeds]) for name in asked.figures)} |")
-    lines += ["", "| difference, paired by seed | |", "|---|---|"]
-    for name, a, b in asked.differences:
-        lines.append(f"| {name}: {a} - {b} | {shown([of[a, s][name] - of[b, s][name] for s in seeds])} |")
+    for what, differences in (("", asked.differences), (", asked for afterwards", asked.afterwards)):
+        lines += ["", f"| difference, paired by seed{what} | |", "|---|---|"]
+        for name, a, b in differences:
+            lines.append(f"| {name}: {a} - {b} | {shown([of[a, s][name] - of[b, s][name] for s in seeds])} |")
     return "\n".join(lines)
 
 
@@ -221,8 +236,10 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         rows = [f.result() for f in [pool.submit(one, *job, options.out) for job in jobs]]
     for claim in options.claims:
-        text = report(claim, [row for row in rows if row["claim"] == claim])
+        own = [row for row in rows if row["claim"] == claim]
+        text = report(claim, own)
         (options.out / f"{claim}.md").write_text(text + "\n", encoding="utf-8")
+        (options.out / f"{claim}.json").write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
         print(f"\n{text}")
 
 

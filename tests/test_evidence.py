@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mathturn_gym.baselines import train
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.tasks import load_task
+from mathturn_gym.trajectories import read_episodes
 from mathturn_gym.types import Episode, Status, Verdict
 
 # ---- who listens
@@ -108,7 +112,7 @@ def test_every_arm_of_a_claim_is_a_run_and_every_difference_is_between_two_of_th
         config = load_task(asked.task).config(arm.algorithm, {**asked.played, **arm.settings})
         if "env.reward_terms" in arm.settings:
             assert config.env.value("reward_terms") == arm.settings["env.reward_terms"]
-    for figure, one, other in asked.differences:
+    for figure, one, other in (*asked.differences, *asked.afterwards):
         assert figure in asked.figures
         assert {one, other} <= set(asked.arms)
 
@@ -124,6 +128,24 @@ def test_a_claims_report_pairs_by_seed(benchmark: Callable[[str], Any]) -> None:
     text = bench.report("credit", found)
     assert "| acc@1: turn - trajectory | 0.040 [0.040, 0.040] |" in text, "seeds differ by more, and that cancels"
     assert "| untrained | 0.100 [-0.148, 0.348] | 0.500 [0.500, 0.500] |" in text
+
+
+# ---- sums the other way round
+
+
+def test_the_sums_that_a_run_has_drawn_are_drawn_again(tmp_path: Path, benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("mirrored_sums")
+    quiet = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0, "evaluation.kept": 16}
+    small = {**quiet, "batch_episodes": 16, "minibatches": 2, "group_size": 2}
+    train(load_task("add1").config("grpo", small, budget={"episodes": 16}), run_dir=tmp_path / "run")
+    kept = read_episodes(tmp_path / "run" / "episodes_train.jsonl")
+    seen = bench.trained_sums(tmp_path / "run")
+    assert seen == {bench.operands(episode.prompt) for episode in kept}, "one iteration, of which all is kept"
+    assert all(len(sum_) == 2 for sum_ in seen)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "env": {**config["env"], "problems": "add2"}}))
+    with pytest.raises(ValueError, match="episode 0 was not about"):
+        bench.trained_sums(tmp_path / "run")
 
 
 # ---- the search
