@@ -11,7 +11,6 @@ be seen: they answer in the right format, and about four in ten problems rightly
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -99,14 +98,16 @@ def warmup(
     with cpu_threads(1):
         _fit(model, Dialogue(tokenizer), recipe, seed, on_progress)
     with no_progress_bars(), tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
-        # Written beside and moved, so that an interrupted run leaves no half-written folder.
-        model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
+        # Written beside and moved at once, so that an interrupted run leaves no half-written folder.
+        whole = Path(scratch) / path.name
+        whole.mkdir()
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
         # It would be applied by `generate`, and says nothing that config.json does not.
-        (Path(scratch) / "generation_config.json").unlink()
-        path.mkdir(exist_ok=True)
-        for file in sorted(Path(scratch).iterdir()):
-            shutil.copyfile(file, path / file.name)
+        (whole / "generation_config.json").unlink()
+        if path.exists():  # an empty folder: not every system moves onto one
+            path.rmdir()
+        whole.rename(path)
     return path
 
 

@@ -77,6 +77,28 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_kill_while_the_folder_is_written_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """It appears with all of its files, at once."""
+    folder, steps = tmp_path / "warm", []
+
+    def killed(source: Path, target: Path) -> None:
+        steps.append((target, {file.name for file in source.iterdir()}))
+        raise KeyboardInterrupt
+
+    if there:
+        folder.mkdir()
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        warmup(folder, steps=1)
+    assert [target for target, _ in steps] == [folder]
+    assert list(tmp_path.iterdir()) == [], "half a folder"
+    monkeypatch.undo()
+    assert {file.name for file in warmup(folder, steps=1).iterdir()} == steps[0][1] >= {"config.json", "tokenizer.json"}
+
+
 def test_the_world_learns_and_the_same_seed_writes_the_same_files(tmp_path: Path) -> None:
     small = dataclasses.replace(WORLD, steps=12, batch_size=8, groups=2, shape=Shape(32, 1, 2, 64))
     losses: list[float] = []
