@@ -76,7 +76,14 @@ class Results:
         self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
         self._scales = scales or {}
         self._turns = {task: self._most_turns(task) for task in self.tasks}
-        counted = all(one.total_tokens is not None for one in self.outcomes if one.done)
+        # A run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
+        amounts = [
+            used
+            for one in self.outcomes
+            if one.done
+            for used in (one.total_tokens, *(p.total_tokens for p in one.curve))
+        ]
+        counted = None not in amounts
         self.axes = AXES if counted else tuple(axis for axis in AXES if axis != "total_tokens")
         self.views = (*self.axes, "test")
         self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in self.axes}

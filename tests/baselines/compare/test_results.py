@@ -110,6 +110,8 @@ def test_runs_are_compared_at_equal_total_tokens_where_all_have_counted_them() -
     assert table.title == "t at 2,000 total tokens"
     assert table.columns[-4:] == ["tokens used", "total tokens used", "CPU s used", "ended by"]
     assert Results([short, plain[0]]).axes == ("tokens", "cpu_s"), "one has not counted"
+    begun_before = dataclasses.replace(short, curve=[plain[0].curve[0], *short.curve[1:]])
+    assert Results([begun_before]).axes == ("tokens", "cpu_s"), "one has not counted from its beginning"
 
 
 def test_figures() -> None:
