@@ -29,9 +29,13 @@ def trained_sums(run_dir: Path) -> set[tuple[int, ...]]:
     """The sums that a run has drawn.
 
     Raises:
-        ValueError: what is drawn from the seed is not what the run has kept.
+        ValueError: what is drawn from the seed is not what the run has kept, or the run drew more than it counts.
     """
     config, kept = read_config(run_dir), list(read_episodes(run_dir / "episodes_train.jsonl"))
+    if config.optimization.dynamic_sampling:
+        raise ValueError(
+            f"{run_dir}: with dynamic_sampling a run draws problems that its number of episodes does not count"
+        )
     source, group = config.env.problems("train"), getattr(config.algorithm, "episodes_per_problem", 1)
     for episode in kept:
         if episode.seed is None or source.get(episode.seed, episode.index // group).prompt != episode.prompt:

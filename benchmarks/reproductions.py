@@ -28,6 +28,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
+from mathturn_gym._files import write_json
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.decoding import load_policy
@@ -177,7 +178,8 @@ def one(claim: str, label: str, seed: int, task: str, tokens: int, out: Path) ->
     )
     run_dir = out / claim / Path(task).stem / f"{label.replace(', ', '-').replace(' ', '-')}-{seed}"
     file = run_dir / "row.json"
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == config.to_json():
+    settings = json.loads(json.dumps(config.to_json()))  # as a file gives it back: tuples are lists there
+    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
         found: dict[str, Any] = before["row"]
         return found
     with cpu_threads(1):
@@ -187,7 +189,7 @@ def one(claim: str, label: str, seed: int, task: str, tokens: int, out: Path) ->
         else:
             policy = train(config, run_dir=run_dir, overwrite=True).policy
         row = {"claim": claim, "arm": label, "seed": seed, **measured(policy, whole, asked.figures)}
-    file.write_text(json.dumps({"row": row, "config": config.to_json()}, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps({"row": row, "config": settings}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row), flush=True)
     return row
 
@@ -236,11 +238,12 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         rows = [f.result() for f in [pool.submit(one, *job, options.out) for job in jobs]]
     for claim in options.claims:
-        own = [row for row in rows if row["claim"] == claim]
-        text = report(claim, own)
+        text = report(claim, [row for row in rows if row["claim"] == claim])
         (options.out / f"{claim}.md").write_text(text + "\n", encoding="utf-8")
-        (options.out / f"{claim}.json").write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
         print(f"\n{text}")
+    write_json(
+        options.out / "rows.json", {claim: [row for row in rows if row["claim"] == claim] for claim in options.claims}
+    )
 
 
 if __name__ == "__main__":

@@ -130,6 +130,21 @@ def test_a_claims_report_pairs_by_seed(benchmark: Callable[[str], Any]) -> None:
     assert "| untrained | 0.100 [-0.148, 0.348] | 0.500 [0.500, 0.500] |" in text
 
 
+def test_a_run_of_a_claim_is_not_trained_again(
+    tmp_path: Path, benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = benchmark("reproductions")
+    monkeypatch.setattr(bench, "PLAYED", 16)
+    job = ("correction", "improvement, first turn held", 0, "lins", 1)  # its kl_weight is a list in JSON
+    first = bench.one(*job, tmp_path)
+
+    def again(*args: object, **options: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(bench, "train", again)
+    assert bench.one(*job, tmp_path) == first
+
+
 # ---- sums the other way round
 
 
