@@ -140,7 +140,8 @@ def one(task: str, trained: str, seed: int, tokens: int, out: Path) -> dict[str,
     changes |= {**unseen, **SETTINGS.get(task, {}), **(kind or {})}
     config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": tokens})
     file = run_dir / "row.json"
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == config.to_json():
+    settings = json.loads(json.dumps(config.to_json()))  # as a file gives it back: tuples are lists there
+    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
         found: dict[str, Any] = before["row"]
         return found
     with cpu_threads(1):
@@ -152,7 +153,7 @@ def one(task: str, trained: str, seed: int, tokens: int, out: Path) -> dict[str,
             done = train(config, run_dir=run_dir, overwrite=True)
             policy, used = done.policy, done.tokens
         row = {"task": task, "trained": trained, "seed": seed, "tokens": used, **figures(policy, task, seed)}
-    file.write_text(json.dumps({"row": row, "config": config.to_json()}, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps({"row": row, "config": settings}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row), flush=True)
     return row
 
