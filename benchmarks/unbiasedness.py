@@ -17,6 +17,7 @@ that reads other groups is caught if it reads what it must not.
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import json
 import warnings
@@ -175,7 +176,8 @@ class Row:
 def run(process: Process, discount: float, chosen: Sequence[Case], *, groups: int, size: int, seed: int) -> list[Row]:
     """Samples the same groups for every case, and averages the gradient over them."""
     pool = [
-        [_episode(trajectory, t, group) for group in range(CHUNK)] for t, trajectory in enumerate(process.trajectories)
+        [_in_group(episode, group) for group in range(CHUNK)]
+        for episode in (_episode(trajectory, t, 0) for t, trajectory in enumerate(process.trajectories))
     ]
     scores = np.zeros((len(pool), TURNS, len(process.gradient(discount))))
     for t, trajectory in enumerate(process.trajectories):
@@ -251,6 +253,13 @@ def _gradients(
     per_episode = np.einsum("ek,ekp->ep", table, scores[drawn.reshape(-1)])
     per_group: Array = per_episode.reshape(*drawn.shape, -1).mean(1)
     return per_group
+
+
+def _in_group(episode: Episode, group: int) -> Episode:
+    """The same episode in another group; unchecked, as the one that it is made of has been."""
+    other = copy.copy(episode)
+    object.__setattr__(other, "group", str(group))
+    return other
 
 
 def _episode(trajectory: Trajectory, index: int, group: int) -> Episode:
