@@ -145,6 +145,53 @@ def test_a_run_of_a_claim_is_not_trained_again(
     assert bench.one(*job, tmp_path) == first
 
 
+# ---- answers that know nothing of the problem
+
+
+def asked(index: int, group: str, gold: str, *answers: str) -> Episode:
+    verdicts = tuple(
+        Verdict(Status.RIGHT if answer == gold else Status.WRONG, answer=answer, gold=gold) for answer in answers
+    )
+    return synthetic_episode(0, index, [1] * len(answers), group=group, verdicts=verdicts, gold=(gold,))
+
+
+def test_answers_are_held_against_the_other_problems(benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("swapped_answers")
+    problems = [[asked(0, "a", "1", "1"), asked(1, "a", "1", "2", "1")], [asked(2, "b", "2", "1.0", "2")]]
+    golds = [("1",), ("2",)]
+    first, both = (bench.matches(problems, golds, turns) for turns in (1, 2))
+    assert first.tolist() == [[0.5, 0.5], [1.0, 0.0]]
+    assert both.tolist() == [[1.0, 0.5], [1.0, 1.0]]
+    asked_, others, found = bench.difference(first, np.array([2.0, 1.0]))
+    assert (asked_, others) == pytest.approx((1 / 3, 0.75)), "two thirds of the way 1 in 2, and 1: pairs count alike"
+    assert found.value == pytest.approx(1 / 3 - 0.75)
+
+
+def test_an_answer_that_the_control_cannot_compare_is_an_error(benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("swapped_answers")
+    own_verifier = [[synthetic_episode(0, 0, [1], group="a", verdicts=(Verdict(Status.RIGHT, answer="a dozen"),))]]
+    with pytest.raises(ValueError, match=r"1 of 1 episodes on .* were judged right, and 0 of"):
+        bench.matches(own_verifier, [("1",)], 1)
+
+
+def test_who_says_what_is_often_right_gains_nothing_by_reading(benchmark: Callable[[str], Any]) -> None:
+    """500 sets of 60 problems with four episodes each: one in seven answers is read off the problem, or none is."""
+    bench = benchmark("swapped_answers")
+    rng, size, each = np.random.default_rng(0), 60, 4
+    chances = np.array([0.3, 0.3, 0.1, 0.1, 0.1, 0.1])
+    for knows in (0.0, 1 / 7):
+        truth = knows * (1 - chances @ chances)
+        inside = 0
+        for _ in range(500):
+            gold = rng.choice(6, p=chances, size=size)
+            said = rng.choice(6, p=chances, size=(size, each))
+            said = np.where(rng.random((size, each)) < knows, gold[:, None], said)
+            table = (said[:, :, None] == gold).mean(1)
+            found = bench.difference(table, np.full(size, float(each)))[2]
+            inside += found.low <= truth <= found.high
+        assert 0.93 <= inside / 500 <= 0.99, (knows, inside)
+
+
 # ---- sums the other way round
 
 
