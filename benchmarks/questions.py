@@ -140,7 +140,7 @@ def one(task: str, trained: str, seed: int, tokens: int, out: Path) -> dict[str,
     changes |= {**unseen, **SETTINGS.get(task, {}), **(kind or {})}
     config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": tokens})
     file = run_dir / "row.json"
-    settings = json.loads(json.dumps(config.to_json()))  # as a file gives it back: tuples are lists there
+    settings = config.to_json()
     if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
         found: dict[str, Any] = before["row"]
         return found

@@ -178,7 +178,7 @@ def one(claim: str, label: str, seed: int, task: str, tokens: int, out: Path) ->
     )
     run_dir = out / claim / Path(task).stem / f"{label.replace(', ', '-').replace(' ', '-')}-{seed}"
     file = run_dir / "row.json"
-    settings = json.loads(json.dumps(config.to_json()))  # as a file gives it back: tuples are lists there
+    settings = config.to_json()
     if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
         found: dict[str, Any] = before["row"]
         return found

@@ -247,7 +247,7 @@ class RunFolder:
 
     def _check_same(self) -> None:
         """A run goes on as it began: another config is another run."""
-        before, now = read_object(self._config_file), json.loads(json.dumps(self._config.to_json()))
+        before, now = read_object(self._config_file), self._config.to_json()
         was, wanted = flat(before), flat(now)
         if isinstance(every := was.get("save_every"), int):
             self._save_every = max(self._save_every, every)

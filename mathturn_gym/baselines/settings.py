@@ -393,7 +393,7 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return {name: value.to_json() if hasattr(value, "to_json") else _plain(value) for name, value in plain.items()}
+        return {name: _plain(value.to_json() if hasattr(value, "to_json") else value) for name, value in plain.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, algorithm: BaseAlgorithm | None = None) -> RunConfig:
@@ -453,7 +453,9 @@ def part_from_json(name: str, data: Any) -> Any:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
 def _a(noun: str) -> str:

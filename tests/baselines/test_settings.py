@@ -143,6 +143,16 @@ def test_a_config_survives_json() -> None:
     assert RunConfig.from_json(json.loads(json.dumps(whole.to_json()))) == whole
 
 
+def test_what_a_file_gives_back_is_what_was_written() -> None:
+    whole = config(
+        env=EnvConfig(problems="lins", reward_terms={"overlong": 1.0}),
+        policy=PolicyConfig("somewhere", lora={"target_modules": ("q_proj", "v_proj")}),
+        algorithm=GRPO(group_size=2, kl_weight=(0.1, 0.0)),
+        optimization=Optimization(betas=(0.9, 0.99)),
+    )
+    assert json.loads(json.dumps(whole.to_json())) == whole.to_json()
+
+
 def test_mistakes_in_a_stored_config_are_named() -> None:
     data = config().to_json()
     for change, message in (

@@ -10,7 +10,6 @@ run/metrics.jsonl, result.json, ...   written by the run itself
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -113,7 +112,7 @@ class CellFolder:
             differ = [name for name in now if before.get(name) != now[name]]
             self._refuse(differ, before, now)
         if config is not None and (self.run / "config.json").exists():
-            before, now = flat(read_object(self.run / "config.json")), flat(json.loads(json.dumps(config.to_json())))
+            before, now = flat(read_object(self.run / "config.json")), flat(config.to_json())
             differ = sorted(name for name in now.keys() | before.keys() if before.get(name) != now.get(name))
             self._refuse(differ, before, now)
 
