@@ -36,6 +36,7 @@ from typing import Any, Final
 
 import numpy as np
 from listeners import deaf
+from rows import kept_row
 from scipy import stats
 
 from mathturn_gym.baselines import RunConfig, load_task, train
@@ -139,23 +140,19 @@ def one(task: str, trained: str, seed: int, tokens: int, out: Path) -> dict[str,
     unseen = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
     changes |= {**unseen, **SETTINGS.get(task, {}), **(kind or {})}
     config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": tokens})
-    file = run_dir / "row.json"
-    settings = config.to_json()
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
-        found: dict[str, Any] = before["row"]
-        return found
-    with cpu_threads(1):
-        if kind is None:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            policy: Policy = load_policy(config.policy)
-            used = 0
-        else:
-            done = train(config, run_dir=run_dir, overwrite=True)
-            policy, used = done.policy, done.tokens
-        row = {"task": task, "trained": trained, "seed": seed, "tokens": used, **figures(policy, task, seed)}
-    file.write_text(json.dumps({"row": row, "config": settings}, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(row), flush=True)
-    return row
+
+    def make() -> dict[str, Any]:
+        with cpu_threads(1):
+            if kind is None:
+                run_dir.mkdir(parents=True, exist_ok=True)
+                policy: Policy = load_policy(config.policy)
+                used = 0
+            else:
+                done = train(config, run_dir=run_dir, overwrite=True)
+                policy, used = done.policy, done.tokens
+            return {"task": task, "trained": trained, "seed": seed, "tokens": used, **figures(policy, task, seed)}
+
+    return kept_row(run_dir, config.to_json(), make)
 
 
 def deaf_at(task: str, turns: int) -> float | None:

@@ -17,7 +17,6 @@ trained again; differences are paired by seed, with Student's 95 % intervals ove
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from rows import kept_row
 from scipy import stats
 
 from mathturn_gym._files import write_json
@@ -177,21 +177,17 @@ def one(claim: str, label: str, seed: int, task: str, tokens: int, out: Path) ->
         arm.algorithm, {**unseen, **asked.played, **arm.settings}, budget={"tokens": tokens}
     )
     run_dir = out / claim / Path(task).stem / f"{label.replace(', ', '-').replace(' ', '-')}-{seed}"
-    file = run_dir / "row.json"
-    settings = config.to_json()
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
-        found: dict[str, Any] = before["row"]
-        return found
-    with cpu_threads(1):
-        if arm.algorithm is None:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            policy: Any = load_policy(config.policy)
-        else:
-            policy = train(config, run_dir=run_dir, overwrite=True).policy
-        row = {"claim": claim, "arm": label, "seed": seed, **measured(policy, whole, asked.figures)}
-    file.write_text(json.dumps({"row": row, "config": settings}, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(row), flush=True)
-    return row
+
+    def make() -> dict[str, Any]:
+        with cpu_threads(1):
+            if arm.algorithm is None:
+                run_dir.mkdir(parents=True, exist_ok=True)
+                policy: Any = load_policy(config.policy)
+            else:
+                policy = train(config, run_dir=run_dir, overwrite=True).policy
+            return {"claim": claim, "arm": label, "seed": seed, **measured(policy, whole, asked.figures)}
+
+    return kept_row(run_dir, config.to_json(), make)
 
 
 def shown(values: Sequence[float]) -> str:

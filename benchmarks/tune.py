@@ -1,10 +1,12 @@
-"""The search behind the settings in `mathturn_gym/tasks/*.toml`: a small grid per algorithm, judged on validation problems.
+r"""The search behind the settings in `mathturn_gym/tasks/*.toml`: a small grid per algorithm, judged on validation problems.
 
     python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 4 cells x 2 seeds x 3 tasks: 5 CPU hours
+    python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
+        --episodes 256 --algorithms clipped_reinforce turn_rloo shrunk_rloo grpo reinforce_pp_baseline online_rft
 
-Every algorithm gets the same number of cells in `GRIDS`, and every cell the same budget of sampled
-ids; none of them sees the test split. Cells are ranked by the mean, over seeds, of accuracy at turn 1 and at the last
-turn in the last evaluation.
+Every algorithm gets the same number of cells in `GRIDS` (or the same learning rates, with `--rates`), and every cell the same
+budget of sampled ids; none of them sees the test split. What is finished is not run again. Cells are ranked by the mean, over
+seeds, of accuracy at turn 1 and at the last turn in the last evaluation.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
+from rows import kept_row
+
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.tasks import task_names
 
 RATES: Final = (0.5, 1.0)
 _GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
@@ -66,14 +69,16 @@ VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 TOKENS: Final[Mapping[str, int]] = {"add1": 30_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
 
 
-def config_of(task: str, algorithm: str, changes: Mapping[str, Any], tokens: int = 1, **others: Any) -> RunConfig:
-    """A cell's run; without changes, the task's own settings."""
+def config_of(
+    task: str, algorithm: str, changes: Mapping[str, Any], tokens: int = 1, *, episodes: int = 512, **others: Any
+) -> RunConfig:
+    """A cell's run, evaluated on so many validation episodes; without changes, the task's own settings."""
     own = dict(changes)
     if "rate" in own:
         rate = load_task(task).tables["optimization"]["learning_rate"]
         own["optimization.learning_rate"] = rate * own.pop("rate")
     run, fixed = VARIANTS.get(algorithm, (algorithm, {}))
-    measured = {"evaluation.every": 0, "evaluation.episodes": 512, "evaluation.test_episodes": 0}
+    measured = {"evaluation.every": 0, "evaluation.episodes": episodes, "evaluation.test_episodes": 0}
     return load_task(task).config(run, {**own, **fixed, **measured, **others}, budget={"tokens": tokens})
 
 
@@ -88,44 +93,57 @@ def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
     )
 
 
-def trial(task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens: int, out: Path) -> dict[str, Any]:
+def trial(
+    task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens: int, episodes: int, out: Path
+) -> dict[str, Any]:
     """One run; its last evaluation."""
-    name = "-".join([task, algorithm, *(f"{key}={value}" for key, value in changes.items()), str(seed)])
-    done = train(config_of(task, algorithm, changes, tokens, seed=seed), run_dir=out / name, overwrite=True)
-    last = {name: value for name, value in done.history[-1].items() if name.startswith("validation/")}
-    turns = [last[name] for name in sorted(last)] or [0.0]
-    row = {"algorithm": algorithm, "changes": changes, "seed": seed, "status": done.status}
-    row |= {"first": turns[0], "last": turns[-1], "cpu_s": done.cpu_s}
-    print(json.dumps(row), flush=True)
-    return row
+    name = "-".join([Path(task).stem, algorithm, *(f"{key}={value}" for key, value in changes.items()), str(seed)])
+    config = config_of(task, algorithm, changes, tokens, episodes=episodes, seed=seed)
+
+    def make() -> dict[str, Any]:
+        done = train(config, run_dir=out / name, overwrite=True)
+        last = {name: value for name, value in done.history[-1].items() if name.startswith("validation/")}
+        turns = [last[name] for name in sorted(last)] or [0.0]
+        row = {"algorithm": algorithm, "changes": changes, "seed": seed, "status": done.status}
+        return {**row, "first": turns[0], "last": turns[-1], "cpu_s": done.cpu_s}
+
+    return kept_row(out / name, config.to_json(), make)
 
 
 def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cells of a task."""
     tokens = options.tokens or TOKENS[task]
+    rates = [{"rate": rate} for rate in options.rates or ()]
     jobs = [
         (algorithm, cell, seed)
         for algorithm in options.algorithms
-        for cell in cells_of(task, algorithm)
+        for cell in rates or cells_of(task, algorithm)
         for seed in range(options.seeds)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        found = [pool.submit(trial, task, *job, tokens, options.out) for job in jobs]
+        found = [pool.submit(trial, task, *job, tokens, options.episodes, options.out) for job in jobs]
         return [one.result() for one in found]
 
 
 def main() -> None:
     """Runs the grids and prints each algorithm's ranking."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=task_names(), default=["lins"])
+    parser.add_argument("--tasks", nargs="+", default=["lins"], help="names, or files of tasks of your own")
     parser.add_argument(
         "--algorithms", nargs="+", choices=list(GRIDS), default=[name for name in GRIDS if name not in VARIANTS]
     )
     parser.add_argument("--tokens", type=int, help="budget of a run (default: by task)")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", help="search the learning rate alone: so many times the task's"
+    )
+    parser.add_argument("--episodes", type=int, default=512, help="of the validation split, at the end of a run")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/tune"))
     options = parser.parse_args()
+    for task in options.tasks:
+        if options.tokens is None and task not in TOKENS:
+            parser.error(f"--tokens must be given for task {task!r}")
     for task in options.tasks:
         rows = search(task, options)
         print(f"\n{task}, {options.tokens or TOKENS[task]} ids, {options.seeds} seeds")
@@ -137,7 +155,7 @@ def main() -> None:
             for settings, cell in ranked:
                 first, last = (mean(row[name] for row in cell) for name in ("first", "last"))
                 print(f"{algorithm:14}{first:7.3f}{last:7.3f}  {settings}")
-        out = options.out / f"{task}.json"
+        out = options.out / f"{Path(task).stem}.json"
         out.write_text(json.dumps({"rows": rows}, indent=2) + "\n", encoding="utf-8")
         print(f"written to {out}", flush=True)
 

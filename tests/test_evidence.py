@@ -219,3 +219,22 @@ def test_every_algorithm_has_a_search_of_the_same_size(benchmark: Callable[[str]
     for name, grid in bench.GRIDS.items():
         assert np.prod([len(values) for values in grid.values()]) == 4, name
         bench.config_of("lins", name, {option: values[-1] for option, values in grid.items()})  # or it raises
+
+
+def test_a_cell_that_is_finished_is_not_run_again_and_another_one_is(
+    tmp_path: Path, benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = benchmark("tune")
+    ran: list[float] = []
+
+    def counted(config: Any, **options: Any) -> Any:
+        ran.append(config.optimization.learning_rate)
+        return train(config, **options)
+
+    monkeypatch.setattr(bench, "train", counted)
+    cell = {"rate": 2.0}
+    first = bench.trial("lins", "turn_rloo", cell, 0, 1, 4, tmp_path)
+    assert bench.trial("lins", "turn_rloo", cell, 0, 1, 4, tmp_path) == first
+    assert ran == [2 * load_task("lins").tables["optimization"]["learning_rate"]]
+    assert bench.trial("lins", "turn_rloo", cell, 0, 1, 8, tmp_path)["changes"] == cell, "on more validation episodes"
+    assert len(ran) == 2
