@@ -70,6 +70,7 @@ def test_the_test_of_light_imports_can_fail() -> None:
         ("import mathturn_gym.verifier", HEAVY),
         ("from mathturn_gym import acollect, TurnContext; from mathturn_gym.rollout import EpisodePlan", HEAVY),
         ("from mathturn_gym.feedback import feedback_mode; from mathturn_gym.verification import get_verifier", HEAVY),
+        ("import mathturn_gym.cli.app, mathturn_gym.baselines.compare.worker", ("torch", "transformers", "matplotlib")),
     ],
 )
 def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None:

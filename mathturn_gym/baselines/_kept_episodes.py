@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mathturn_gym.packing import PackedBatch
 from mathturn_gym.trajectories import EpisodeWriter, read_episodes, write_episodes
 from mathturn_gym.types import Episode
+
+if TYPE_CHECKING:
+    from mathturn_gym.packing import PackedBatch
 
 __all__ = ["KEPT", "append_episodes", "drop_episodes", "with_advantages"]
 
