@@ -14,6 +14,7 @@ import pytest
 
 from mathturn_gym.baselines import train
 from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.baselines.compare import load_matrix
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.tasks import load_task
 from mathturn_gym.trajectories import read_episodes
@@ -208,6 +209,44 @@ def test_the_sums_that_a_run_has_drawn_are_drawn_again(tmp_path: Path, benchmark
     (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "env": {**config["env"], "problems": "add2"}}))
     with pytest.raises(ValueError, match="episode 0 was not about"):
         bench.trained_sums(tmp_path / "run")
+
+
+# ---- the factorial table
+
+
+def test_the_factorial_table_pairs_by_seed_rows_that_the_comparison_has(
+    tmp_path: Path, benchmark: Callable[[str], Any]
+) -> None:
+    bench = benchmark("factorial")
+    rows = [
+        ("running_2", 0, "0.7"),
+        ("running_2", 1, "0.9"),
+        ("loo_2", 0, "0.5"),
+        ("loo_2", 1, "0.7"),
+        ("loo_4", 0, ""),
+    ]
+    lines = ["label,seed,test/acc@1", *(f"{label},{seed},{value}" for label, seed, value in rows)]
+    (tmp_path / "results.csv").write_text("\n".join(lines) + "\n")
+    of = bench.scores(tmp_path / "results.csv", "acc@1")
+    assert of == {"running_2": {0: 0.7, 1: 0.9}, "loo_2": {0: 0.5, 1: 0.7}}, "without the run that has no score"
+    (found,) = bench.differences(of)[2:]
+    assert "(`running_2` − `loo_2`) | +0.200 [+0.200, +0.200] | 2 |" in found, (
+        "seeds differ by as much, and that cancels"
+    )
+    assert bench.grid(of, "")[2:] == [
+        "| running |  | 0.800 [-0.471, 2.071] |  |  |",
+        "| shrunk |  |  |  |  |",
+        "| loo |  | 0.600 [-0.671, 1.871] |  |  |",
+        "| episode |  |  |  |  |",
+    ]
+    with pytest.raises(ValueError, match="no run has a test figure 'acc@9'"):
+        bench.scores(tmp_path / "results.csv", "acc@9")
+
+
+def test_every_pair_of_the_factorial_table_is_of_two_rows_of_the_comparison(benchmark: Callable[[str], Any]) -> None:
+    labels = {cell.label for cell in load_matrix(Path(__file__).parents[1] / "benchmarks" / "factorial.toml").cells()}
+    asked = [name for _, one, other in benchmark("factorial").pairs() for name in (one, other)]
+    assert set(asked) == labels
 
 
 # ---- the search
