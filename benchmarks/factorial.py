@@ -1,7 +1,7 @@
 """The factorial table of `factorial.toml`: group size x baseline x credit x rate, and what each is worth, paired by seed.
 
     mathturn compare benchmarks/factorial.toml
-    python benchmarks/factorial.py [runs/factorial] [--figure acc@1]
+    python benchmarks/factorial.py [runs/factorial | docs/benchmarks/factorial.csv] [--figure acc@1]
 
 Rows that have not been run are left out. Differences are between runs of the same seed; intervals are Student's, 95 %, over the
 seeds that both rows have. Every difference is one of those that the table was made for: there are many, so that one in twenty
@@ -95,12 +95,19 @@ def differences(of: Scores) -> list[str]:
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/factorial"), help="of the comparison")
+    parser.add_argument(
+        "results",
+        type=Path,
+        nargs="?",
+        default=Path("runs/factorial"),
+        help="the comparison's folder, or its results.csv",
+    )
     parser.add_argument("--figure", default="acc@1")
     options = parser.parse_args()
-    if not (options.folder / "results.csv").exists():
-        parser.error(f"{options.folder} holds no results.csv: mathturn compare benchmarks/factorial.toml writes it")
-    of = scores(options.folder / "results.csv", options.figure)
+    results = options.results / "results.csv" if options.results.is_dir() else options.results
+    if not results.exists():
+        parser.error(f"{results} is not there: mathturn compare benchmarks/factorial.toml writes it")
+    of = scores(results, options.figure)
     for rate, ending in (("1e-3", ""), ("5e-4", "_half")):
         print(f"{options.figure}, rate {rate}\n")
         print("\n".join(grid(of, ending)) + "\n")
