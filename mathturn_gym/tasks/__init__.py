@@ -13,7 +13,7 @@ blind guessing reaches and what can be reached at most, so that tasks can be ave
 
 from __future__ import annotations
 
-from mathturn_gym.tasks._last_number import last_number
+from mathturn_gym.tasks._last_number import ended_number, last_number
 from mathturn_gym.tasks._task import Task, load_task, task_names
 
-__all__ = ["Task", "last_number", "load_task", "task_names"]
+__all__ = ["Task", "ended_number", "last_number", "load_task", "task_names"]

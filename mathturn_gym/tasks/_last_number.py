@@ -1,4 +1,4 @@
-"""A verifier for models that say a sum and its result: the last number counts."""
+"""Verifiers for models that say a sum and its result: the last number counts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from mathturn_gym.types import Status, Verdict
+from mathturn_gym.types import Status, TurnContext, Verdict
 
-__all__ = ["last_number"]
+__all__ = ["ended_number", "last_number"]
 
 _NUMBER: Final = re.compile(r"-?\d{1,20}")
 
@@ -44,3 +44,24 @@ def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
         tier="custom",
         rule="number",
     )
+
+
+def ended_number(context: TurnContext) -> Verdict:
+    """`last_number`, of a turn that ended before its budget did; any other has no answer.
+
+    "To solve the equation 7x+8 = 15, we need" ends, where the budget is small, at "To solve the equation 7x+8 = 1", whose last
+    number is the answer to that very equation. A policy that is rewarded for this learns to copy equations.
+
+    Args:
+        context: The turn. One whose last token came just in time has used its whole budget, and counts as cut off.
+
+    >>> from dataclasses import replace
+    >>> import numpy as np
+    >>> from mathturn_gym.types import Problem
+    >>> turn = TurnContext(Problem("p/1", "Solve 7x+8=15 for x.", "1"), 0, 4, "x = 1", ids=np.arange(4), max_tokens=12)
+    >>> ended_number(turn).status.value, ended_number(replace(turn, max_tokens=4)).reason
+    ('right', 'cut off')
+    """
+    if len(context.ids) >= context.max_tokens:
+        return Verdict(Status.NO_ANSWER, "cut off")
+    return last_number(context.response, context.problem.gold)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.algorithms.grpo import GRPO
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.tasks import last_number, load_task, task_names
-from mathturn_gym.types import Status
+from mathturn_gym.tasks import ended_number, last_number, load_task, task_names
+from mathturn_gym.types import Problem, Status, TurnContext
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -66,7 +67,8 @@ def test_every_algorithm_of_language_models_trains_a_chat_model(task: str) -> No
     for name, kind in registered().items():
         if kind.kind == "language model":
             config = load_task(task).config(name)
-            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", "mathturn_gym.tasks:last_number")
+            verifier = "ended_number" if task == "smol-lins" else "last_number"
+            assert (config.policy.model, config.env.value("verifier")) == ("smollm2", f"mathturn_gym.tasks:{verifier}")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,16 @@ def test_the_last_number_is_said_so_that_answers_given_again_are_seen() -> None:
     said = last_number("4 + 1 = 05.", "5")
     assert (said.status, said.answer, said.span, said.gold, said.rule) == (Status.RIGHT, "5", (8, 10), "5", "number")
     assert last_number("no idea", "5").status is Status.NO_ANSWER, "no number is not a wrong one"
+
+
+def test_an_equation_that_is_cut_off_after_a_digit_is_no_answer() -> None:
+    problem = Problem("lins/1", "Solve 7x+8=15 for x.", "1")
+    cut = TurnContext(problem, 0, 4, "To solve the equation 7x+8 = 1", ids=np.arange(12), max_tokens=12)
+    assert last_number(cut.response, problem.gold).correct, "what a policy was rewarded for"
+    assert (ended_number(cut).status, ended_number(cut).reason) == (Status.NO_ANSWER, "cut off")
+    ended = TurnContext(problem, 0, 4, "x = 1", ids=np.arange(11), max_tokens=12)
+    assert ended_number(ended) == last_number("x = 1", problem.gold)
+    assert ended_number(ended).correct
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:
