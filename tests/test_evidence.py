@@ -146,6 +146,29 @@ def test_a_run_of_a_claim_is_not_trained_again(
     assert bench.one(*job, tmp_path) == first
 
 
+# ---- what an answer says first
+
+
+@pytest.mark.parametrize(
+    ("text", "cut_off", "said"),
+    [
+        ("77 + 9 = 86, but 77", True, "86"),
+        ("77 + 9 = 8", True, None),
+        ("77 + 9 = 8", False, "8"),
+        ("It is 86.", False, "86"),
+        ("86", True, None),
+        ("3 - 9 = -6\n\nThe", True, "-6"),
+        ("To add 77 and", True, "77"),
+        ("x = ?, then 4", False, None),
+        ("No idea", False, None),
+    ],
+)
+def test_the_first_result_of_an_answer(
+    text: str, cut_off: bool, said: str | None, benchmark: Callable[[str], Any]
+) -> None:
+    assert benchmark("first_results").first_result(text, cut_off=cut_off) == said
+
+
 # ---- answers that know nothing of the problem
 
 

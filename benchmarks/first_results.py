@@ -1,0 +1,50 @@
+"""Does a policy know a sum, whatever it says afterwards? The first result of an answer beside its last number.
+
+    mathturn eval --task smol-add2 --policy runs/smol-add2-0 --episodes 512 --max-completion-tokens 24 --out runs/after-24
+    python benchmarks/first_results.py runs/after-24 [runs/after ...]
+
+"77 + 9 = 86, but 77" is right where it is cut off before the second 77, and wrong by its last number where it is not. The first
+result is the number behind the first "=" ("86"), in a text without one the first number; a number that ends where a text was
+cut off may be incomplete, and is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from mathturn_gym.metrics.intervals import clopper_pearson
+from mathturn_gym.trajectories import read_episodes
+
+
+def first_result(text: str, *, cut_off: bool) -> str | None:
+    """The number behind the first "=", or the first number of a text that has none."""
+    found = re.search(r"=\s*(-?\d+)" if "=" in text else r"(-?\d+)", text)
+    if found is None or (cut_off and found.end() == len(text)):
+        return None
+    return found[1]
+
+
+def main() -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evaluations", type=Path, nargs="+", help="folders of `mathturn eval`, with different problems")
+    options = parser.parse_args()
+    print("| evaluation, first turn | first result right | last number right |\n|---|---|---|")
+    for folder in options.evaluations:
+        first, last = [], []
+        for episode in read_episodes(folder / "episodes.jsonl"):
+            said = first_result(episode.responses[0], cut_off=episode.turn_truncated[0])
+            first.append(said is not None and any(gold.isdecimal() and int(gold) == int(said) for gold in episode.gold))
+            last.append(episode.verdicts[0].correct)
+        cells = []
+        for right in (first, last):
+            share = sum(right) / len(right)
+            low, high = clopper_pearson(share, len(right), 0.95)
+            cells.append(f"{share:.3f} [{low:.3f}, {high:.3f}]")
+        print(f"| {folder.name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
