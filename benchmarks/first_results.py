@@ -31,19 +31,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("evaluations", type=Path, nargs="+", help="folders of `mathturn eval`, with different problems")
     options = parser.parse_args()
-    print("| evaluation, first turn | first result right | last number right |\n|---|---|---|")
+    print("| evaluation, first turn | first result right | last number right | of these, cut off |\n|---|---|---|---|")
     for folder in options.evaluations:
-        first, last = [], []
+        first, last, cut = [], [], 0
         for episode in read_episodes(folder / "episodes.jsonl"):
             said = first_result(episode.responses[0], cut_off=episode.turn_truncated[0])
             first.append(said is not None and any(gold.isdecimal() and int(gold) == int(said) for gold in episode.gold))
             last.append(episode.verdicts[0].correct)
+            cut += last[-1] and episode.turn_truncated[0]
         cells = []
         for right in (first, last):
             share = sum(right) / len(right)
             low, high = clopper_pearson(share, len(right), 0.95)
             cells.append(f"{share:.3f} [{low:.3f}, {high:.3f}]")
-        print(f"| {folder.name} | {' | '.join(cells)} |")
+        print(f"| {folder.name} | {' | '.join(cells)} | {cut} of {sum(last)} |")
 
 
 if __name__ == "__main__":
