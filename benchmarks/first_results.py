@@ -14,7 +14,9 @@ import argparse
 import re
 from pathlib import Path
 
-from mathturn_gym.metrics.intervals import clopper_pearson
+import numpy as np
+
+from mathturn_gym.metrics.intervals import cluster_sums, ratio_estimate
 from mathturn_gym.trajectories import read_episodes
 
 
@@ -29,22 +31,25 @@ def first_result(text: str, *, cut_off: bool) -> str | None:
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("evaluations", type=Path, nargs="+", help="folders of `mathturn eval`, with different problems")
+    parser.add_argument("evaluations", type=Path, nargs="+", help="folders of `mathturn eval`")
     options = parser.parse_args()
     print("| evaluation, first turn | first result right | last number right | of these, cut off |\n|---|---|---|---|")
     for folder in options.evaluations:
-        first, last, cut = [], [], 0
+        problems, first, last, cut = [], [], [], 0
         for episode in read_episodes(folder / "episodes.jsonl"):
+            problems.append(episode.problem_id)
             said = first_result(episode.responses[0], cut_off=episode.turn_truncated[0])
             first.append(said is not None and any(gold.isdecimal() and int(gold) == int(said) for gold in episode.gold))
             last.append(episode.verdicts[0].correct)
             cut += last[-1] and episode.turn_truncated[0]
-        cells = []
-        for right in (first, last):
-            share = sum(right) / len(right)
-            low, high = clopper_pearson(share, len(right), 0.95)
-            cells.append(f"{share:.3f} [{low:.3f}, {high:.3f}]")
-        print(f"| {folder.name} | {' | '.join(cells)} | {cut} of {sum(last)} |")
+        names, clusters = np.unique(problems, return_inverse=True)
+        counted = np.stack([first, last, np.ones(len(last))], axis=1).astype(np.float64)
+        first_C, last_C, episodes_C = cluster_sums(clusters, counted, len(names)).T
+        cells = [
+            str(ratio_estimate(top_C, episodes_C, (0.0, 1.0), units=len(last), confidence=0.95))
+            for top_C in (first_C, last_C)
+        ]
+        print(f"| {folder.name}, {len(names)} problems | {' | '.join(cells)} | {cut} of {sum(last)} |")
 
 
 if __name__ == "__main__":
