@@ -53,7 +53,8 @@ def ended_number(context: TurnContext) -> Verdict:
     number is the answer to that very equation. A policy that is rewarded for this learns to copy equations.
 
     Args:
-        context: The turn. One whose last token came just in time has used its whole budget, and counts as cut off.
+        context: The turn. One whose last token came just in time has used its whole budget, and counts as cut off; where a text is
+            judged without its tokens (`max_tokens` is 0), nothing is known to have been cut off.
 
     >>> from dataclasses import replace
     >>> import numpy as np
@@ -62,6 +63,6 @@ def ended_number(context: TurnContext) -> Verdict:
     >>> ended_number(turn).status.value, ended_number(replace(turn, max_tokens=4)).reason
     ('right', 'cut off')
     """
-    if len(context.ids) >= context.max_tokens:
+    if 0 < context.max_tokens <= len(context.ids):
         return Verdict(Status.NO_ANSWER, "cut off")
     return last_number(context.response, context.problem.gold)

@@ -95,6 +95,7 @@ def test_an_equation_that_is_cut_off_after_a_digit_is_no_answer() -> None:
     ended = TurnContext(problem, 0, 4, "x = 1", ids=np.arange(11), max_tokens=12)
     assert ended_number(ended) == last_number("x = 1", problem.gold)
     assert ended_number(ended).correct
+    assert ended_number(TurnContext(problem, 0, 4, "x = 1")).correct, "a text alone, whose budget is not known"
 
 
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:
