@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from scipy import stats
+from seeds import shown
 
 SIZES: Final = (1, 2, 4, 8)
 KINDS: Final = ("running", "shrunk", "loo", "episode")
@@ -39,15 +38,6 @@ def scores(results: Path, figure: str) -> dict[str, dict[int, float]]:
     if not found:
         raise ValueError(f"{results}: no run has a test figure {figure!r}")
     return found
-
-
-def shown(values: Sequence[float], sign: str = "") -> str:
-    """Mean and Student's interval, as ".412 [.380, .444]"; of a single seed the mean alone."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return f"{mean:{sign}.3f}"
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
-    return f"{mean:{sign}.3f} [{mean - half:{sign}.3f}, {mean + half:{sign}.3f}]"
 
 
 def grid(of: Scores, ending: str) -> list[str]:

@@ -39,7 +39,9 @@ def main() -> None:
         for episode in read_episodes(folder / "episodes.jsonl"):
             problems.append(episode.problem_id)
             said = first_result(episode.responses[0], cut_off=episode.turn_truncated[0])
-            first.append(said is not None and any(gold.isdecimal() and int(gold) == int(said) for gold in episode.gold))
+            first.append(
+                said is not None and any(re.fullmatch(r"-?\d+", one) and int(one) == int(said) for one in episode.gold)
+            )
             last.append(episode.verdicts[0].correct)
             cut += last[-1] and episode.turn_truncated[0]
         names, clusters = np.unique(problems, return_inverse=True)

@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 from listeners import deaf
 from rows import kept_row
-from scipy import stats
+from seeds import shown
 
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines._process import cpu_threads
@@ -164,20 +164,6 @@ def deaf_at(task: str, turns: int) -> float | None:
     return float(deaf(int(number), turns))
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and Student's 95 % interval."""
-    mean, error = float(np.mean(values)), float(stats.sem(values))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
-    return mean, mean - half, mean + half
-
-
-def shown(values: Sequence[float]) -> str:
-    """As "+.012 (-.003 to +.027)"; of a single seed the mean alone."""
-    if len(values) < 2:
-        return f"{float(np.mean(values)):+.3f} (one seed)"
-    return "{:+.3f} ({:+.3f} to {:+.3f})".format(*interval(values))
-
-
 def chosen(rows: Sequence[Mapping[str, Any]]) -> str:
     """Which discount stands for multi-turn training: the one with the higher acc@K on the validation split."""
     return max(
@@ -253,7 +239,7 @@ def main() -> None:
         if deaf is not None:
             print(f"  {'deaf@K':22}{deaf:.3f}, computed")
         for question, what, differences in answers(own, deaf):
-            print(f"  {question:12} {what:58} {shown(differences)}")
+            print(f"  {question:12} {what:58} {shown(differences, '+')}")
             facts["differences"].append({"task": task, "question": question, "what": what, "by seed": differences})
     out = options.out / "questions.json"
     out.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

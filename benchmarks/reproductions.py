@@ -24,9 +24,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from rows import kept_row
-from scipy import stats
+from seeds import shown
 
 from mathturn_gym._files import write_json
 from mathturn_gym.baselines import RunConfig, load_task, train
@@ -188,15 +187,6 @@ def one(claim: str, label: str, seed: int, task: str, tokens: int, out: Path) ->
             return {"claim": claim, "arm": label, "seed": seed, **measured(policy, whole, asked.figures)}
 
     return kept_row(run_dir, config.to_json(), make)
-
-
-def shown(values: Sequence[float]) -> str:
-    """Mean and Student's 95 % interval, as ".412 [.380, .444]"; of a single seed the mean alone."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return f"{mean:.3f}"
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
-    return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
 
 
 def report(claim: str, rows: Sequence[Mapping[str, Any]]) -> str:
