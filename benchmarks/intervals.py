@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement, profile
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile
 from mathturn_gym.metrics import Estimate, pass_at_k
 from mathturn_gym.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
 
@@ -169,6 +169,23 @@ def over_seeds(
     return truth, ends(found), percentiles(drawn), None
 
 
+def two_rows(rng: Rng, shape: str, runs: int) -> tuple[Floats, Floats]:
+    """Scores of two rows' runs, the second's with the seeds of the first's."""
+    if shape == "seeds share their luck":
+        luck = rng.normal(0, 1, runs)
+        one, other = (1 / (1 + np.exp(-(level + luck + 0.5 * rng.standard_t(5, runs)))) for level in (0.8, 0.0))
+        return one, other
+    shapes = ("alike", "alike") if shape == "seeds share nothing" else ("one run in four fails", "alike")
+    one, other = (scores(rng, each, tasks, runs)[-1] for each, tasks in zip(shapes, (1, 2), strict=True))
+    return one, other
+
+
+def by_seed(rng: Rng, shape: str, truth: float, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
+    one, other = two_rows(rng, shape, runs)
+    drawn = (one - other)[rng.integers(0, runs, (400, runs))].mean(axis=1)
+    return truth, ends(difference(one, other)), percentiles(drawn), None
+
+
 def better(rng: Rng, shift: float, tasks: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
     x = [rng.normal(shift, 1, runs) for _ in range(tasks)]
     y = [rng.normal(0, 1, runs) for _ in range(tasks)]
@@ -261,6 +278,11 @@ def tables() -> Iterator[tuple[str, list[str], list[Row]]]:
                 for runs in (3, 5, 10):
                     given_seeds = partial(over_seeds, name=name, truth=truth, shape=shape, tasks=count, runs=runs)
                     rows.append(Row((f"{name}, {shape}", str(count), str(runs)), given_seeds))
+    for shape in ("seeds share their luck", "seeds share nothing", "one run in four of the first fails"):
+        one, other = two_rows(np.random.default_rng(0), shape, 400_000)
+        for runs in (3, 5, 10):
+            given_pairs = partial(by_seed, shape=shape, truth=float((one - other).mean()), runs=runs)
+            rows.append(Row((f"difference, {shape}", "1", str(runs)), given_pairs))
     for shift in (0.0, 0.7, 3.0):
         for count in (1, 3):
             for runs in (3, 5, 10):

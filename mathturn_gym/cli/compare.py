@@ -61,6 +61,10 @@ def compare(
     figure: Annotated[
         str, typer.Option(help="What is ranked and drawn: acc@1, acc@2, ..., or acc@K for all turns of a task.")
     ] = "acc@K",
+    against: Annotated[
+        str | None,
+        typer.Option(help="A row that the others are held against, seed by seed: differences with their intervals."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs, and what they may cost.")] = False,
 ) -> None:
     r"""Train several algorithms on several tasks with several seeds, and compare them with intervals.
@@ -81,15 +85,16 @@ def compare(
 
     `mathturn compare matrix.toml --jobs 4`
 
-    `mathturn compare --report runs/compare --figure acc@1`
+    `mathturn compare --report runs/compare --figure acc@1 --against grpo`
     """
     from mathturn_gym.baselines.compare import load_matrix, make_report, open_matrix, read_cells
+    from mathturn_gym.errors import raise_unknown_name
 
     console = terminal()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
         _refuse_with_report(config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
-        _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns))
+        _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns, against=against))
         return
     changes = {
         "algorithms": rows,
@@ -100,13 +105,16 @@ def compare(
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
+        "against": against,
         "settings": {**env.settings(), **(_settings(settings) or {})} or None,
     }
-    given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
+    given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs", "against")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
     matrix = None if going_on else load_matrix(config, **changes)
     folder = Path(matrix.out) if matrix is not None else out
     assert folder is not None
+    if matrix is None and against is not None and against not in (rows_there := {c.label for c in read_cells(folder)}):
+        raise_unknown_name("against", against, rows_there)
     if dry_run:
         _list(
             console, matrix.cells() if matrix is not None else read_cells(folder), folder, _jobs(matrix, folder, jobs)
@@ -124,7 +132,7 @@ def compare(
             soft_wrap=True,
         )
         raise typer.Exit(130)
-    made = make_report(folder, figure=figure)
+    made = make_report(folder, figure=figure, against=against)
     _show(console, made)
     if any(one.status == "failed" for one in made.results.outcomes):
         raise typer.Exit(1)
@@ -232,4 +240,4 @@ def _settings(settings: list[str] | None) -> dict[str, Any] | None:
 
 def _refuse_with_report(*others: object) -> None:
     if any(others):
-        raise InvalidValueError("--report runs nothing: only --figure, --algorithms and --tasks go with it")
+        raise InvalidValueError("--report runs nothing: only --figure, --against, --algorithms and --tasks go with it")

@@ -157,6 +157,29 @@ def test_a_part_of_it_can_be_reported(compared: tuple[Path, str]) -> None:
     assert "broken" not in part.output
 
 
+def test_rows_are_held_against_the_one_that_is_named(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    (tmp_path / "matrix.toml").write_text('against = "low"\n' + CONFIG)
+    plain = ("--tasks", "lins", "--out", out)
+    first = run(str(tmp_path / "matrix.toml"), "--algorithms", "low,high", *plain)
+    assert "lins: difference from low" in first.output
+    assert "Differences from one row" in (tmp_path / "out" / "report.html").read_text()
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["against"] == "low"
+    assert list(found["differences"]["lins"]) == ["high"]
+    assert found["differences"]["lins"]["high"]["acc@4"]["value"] == pytest.approx(0.2)
+    added = run(str(tmp_path / "matrix.toml"), "--algorithms", "nan", *plain)
+    assert "lins: difference from low" in added.output, "what the folder was begun with holds on"
+    again = run("--report", out, "--against", "high").output
+    assert "lins: difference from high" in again
+    assert "difference from low" not in again
+    part = run("--report", out, "--algorithms", "high,nan")
+    assert "difference from" not in part.output, "the row is left out"
+    for arguments in (("--report", out), ("--out", out)):
+        with pytest.raises(InvalidValueError, match="unknown against 'hig': did you mean 'high'"):
+            run(*arguments, "--against", "hig")
+
+
 def test_mistakes_in_reporting(compared: tuple[Path, str], tmp_path: Path) -> None:
     out = str(compared[0])
     with pytest.raises(InvalidValueError, match="unknown algorithm 'hig': did you mean 'high'"):

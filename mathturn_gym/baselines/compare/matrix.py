@@ -6,6 +6,7 @@
     tokens = 200_000                                    # a run ends at the first of its two budgets
     cpu_seconds = 120
     jobs = 2                                            # runs at a time
+    against = "grpo"                                    # the row that the others are held against, seed by seed
     out = "runs/compare"
 
     [settings]                                          # of every run: FIELD, or PART.FIELD
@@ -41,7 +42,7 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 __all__ = ["Cell", "Matrix", "load_matrix"]
 
 _BUDGETS: Final = ("tokens", "total_tokens", "cpu_seconds")
-_KEYS: Final = ("algorithms", "tasks", "seeds", *_BUDGETS, "jobs", "out", "settings", "task", "algorithm")
+_KEYS: Final = ("algorithms", "tasks", "seeds", *_BUDGETS, "jobs", "out", "against", "settings", "task", "algorithm")
 _MOST_SEEDS: Final = 10_000
 """More runs than anybody has done of one algorithm on one task: a mistyped number shall not fill the memory with cells."""
 
@@ -119,6 +120,7 @@ class Matrix:
             needed; a run ends at the first, and the report compares at equal amounts of each.
         jobs: Runs at a time; no more than the machine has cores are started.
         out: The folder to write.
+        against: The row that the report holds the others against, paired by seed; None for no such table.
         settings: Of every run.
         task: By task: "tokens", "total_tokens", "cpu_seconds", "settings".
         algorithm: By label: "run" (the algorithm's name, the label by default), "settings", and "task" (by task:
@@ -140,6 +142,7 @@ class Matrix:
     cpu_seconds: float | None = None
     jobs: int = 2
     out: str = "runs/compare"
+    against: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     algorithm: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -150,6 +153,8 @@ class Matrix:
             _check_names(name, getattr(self, name))
         check_int("jobs", self.jobs, low=1)
         _check_text("out", self.out)
+        if self.against is not None and self.against not in self.algorithms:
+            raise_unknown_name("against", self.against, self.algorithms)
         _check_budgets("", {name: getattr(self, name) for name in _BUDGETS})
         _check_settings("settings", self.settings)
         for label, table in _tables("task", self.task, self.tasks, (*_BUDGETS, "settings")):
@@ -246,10 +251,20 @@ def _matrix(data: dict[str, Any], changes: Mapping[str, Any]) -> Matrix:
     given = {name: value for name, value in changes.items() if value is not None}
     if "settings" in given and isinstance(data.get("settings", {}), Mapping):
         given["settings"] = {**dotted(data.get("settings", {})), **dotted(given["settings"])}
-    for names, tables in (("algorithms", "algorithm"), ("tasks", "task")):
-        left_out = set(_listed(data.get(names))) - set(_listed(given.get(names, data.get(names))))
-        if isinstance(data.get(tables), Mapping):
-            data[tables] = {label: table for label, table in data[tables].items() if label not in left_out}
+    # What a file says of rows and tasks that are left out is left out with them.
+    rows, tasks = (
+        set(_listed(data.get(names))) - set(_listed(given.get(names, data.get(names))))
+        for names in ("algorithms", "tasks")
+    )
+    for name, left_out in (("algorithm", rows), ("task", tasks)):
+        if name in data:
+            data[name] = _without(data[name], left_out)
+    if isinstance(data.get("algorithm"), Mapping):
+        for label, table in data["algorithm"].items():
+            if isinstance(table, Mapping) and "task" in table:
+                data["algorithm"][label] = {**table, "task": _without(table["task"], tasks)}
+    if isinstance(data.get("against"), str) and data["against"] in rows:
+        del data["against"]
     data |= given
     for name in data:
         if name not in _KEYS:
@@ -258,6 +273,13 @@ def _matrix(data: dict[str, Any], changes: Mapping[str, Any]) -> Matrix:
         if name not in data:
             raise InvalidValueError(f"{name} must be given: in the configuration file, or as --{name} A,B")
     return Matrix(**data)
+
+
+def _without(tables: object, left_out: set[str]) -> object:
+    """Tables by name but for those that are left out; what are no tables is told by the checks."""
+    if not isinstance(tables, Mapping):
+        return tables
+    return {name: table for name, table in tables.items() if name not in left_out}
 
 
 def _listed(names: object) -> list[str]:

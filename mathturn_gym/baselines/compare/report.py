@@ -24,10 +24,11 @@ from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
 from mathturn_gym.baselines.compare.results import LAST, Results, used_of
 from mathturn_gym.baselines.compare.runner import read_cells
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement
 from mathturn_gym.baselines.compare.summary import (
     aggregate_table,
     cell_table,
+    difference_table,
     improvement_table,
     task_table,
 )
@@ -65,6 +66,7 @@ def make_report(
     seed: int = 0,
     algorithms: Sequence[str] | None = None,
     tasks: Sequence[str] | None = None,
+    against: str | None = None,
 ) -> Report:
     """Writes the report of a comparison's folder, from whatever runs are there.
 
@@ -75,6 +77,8 @@ def make_report(
         seed: Decides them.
         algorithms: Only these rows; None for all. Tables rank them, the best first; colors go by this order.
         tasks: Only these tasks, in this order; None for all.
+        against: The row that the others are held against, paired by seed; None for the one that the matrix names, if it is
+            among the rows.
 
     Raises:
         CheckpointError: the folder is no comparison's.
@@ -95,19 +99,24 @@ def make_report(
         cells = [cell for task in tasks for cell in cells if cell.task == task]
     written = read_object(folder / "matrix.json")
     results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure, written.get("scales"))
+    if against is None and written.get("against") in results.labels:
+        against = written["against"]
+    if against is not None and against not in results.labels:
+        raise_unknown_name("against", against, results.labels)
     over_all = [aggregate_table(results, view, resamples=resamples, seed=seed) for view in results.views]
     by_task = {
-        axis: [task_table(results, task, axis, resamples=resamples, seed=seed) for task in results.tasks]
-        for axis in results.axes
+        view: [task_table(results, task, view, resamples=resamples, seed=seed) for task in results.tasks]
+        for view in results.axes or ("test",)
     }
+    held = [difference_table(results, task, against) for task in results.tasks] if against is not None else []
     better = [improvement_table(results, view) for view in results.views if len(results.complete(view)) > 1]
     every = cell_table(results)
     pictures = _pictures(results, folder, resamples, seed)
-    tables = [*over_all, *(table for axis in results.axes for table in by_task[axis]), *better]
+    tables = [*over_all, *(table for those in by_task.values() for table in those), *held, *better]
     command = str(written.get("command", ""))
-    _write_raw(folder, results, resamples, seed)
+    _write_raw(folder, results, against, resamples, seed)
     (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
-    sections = _sections(over_all, by_task, better, every, pictures)
+    sections = _sections(over_all, by_task, held, better, every, pictures)
     write_page(
         folder / "report.html",
         title=f"{len(results.labels)} algorithms on {', '.join(results.tasks)}",
@@ -132,6 +141,7 @@ def _pictures(results: Results, folder: Path, resamples: int, seed: int) -> list
 def _sections(
     over_all: Sequence[Table],
     by_task: Mapping[str, Sequence[Table]],
+    held: Sequence[Table],
     better: Sequence[Table],
     every: Table,
     pictures: Sequence[tuple[str, str]],
@@ -148,24 +158,26 @@ def _sections(
         " below 1, lower is better. Stressed: the best value of a column, whatever the intervals say."
     )
     profiles = "A profile shows which share of an algorithm's runs, over all tasks, scores above each level."
-    axes = {
+    views = {
         "tokens": ("At equal tokens", "Environment tokens are the ids that a policy sampled in training."),
         "total_tokens": (
             "At equal total tokens",
             "All ids of the episodes of training: prompts and feedback, which are read, and what was sampled.",
         ),
         "cpu_s": ("At equal CPU seconds", "CPU seconds of training, evaluations not counted."),
+        "test": ("Final policies", "No run was evaluated on the way (`evaluation.every = 0`): there are no curves."),
     }
     return [
         ("All tasks", over, over_all, those("aggregates")),
-        *((*axes[axis], tables, curves(axis)) for axis, tables in by_task.items()),
+        *((*views[view], tables, curves(view)) for view, tables in by_task.items()),
+        *([("Differences from one row", "", held, [])] if held else []),
         ("Performance profiles", profiles, [], those("profiles")),
         ("Probability of improvement", "", better, those("improvement")),
         ("Every run", "", [every], []),
     ]
 
 
-def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> None:
+def _write_raw(folder: Path, results: Results, against: str | None, resamples: int, seed: int) -> None:
     """The numbers behind the tables, for whoever wants to compute something else."""
     turns = max(results.turns(task) for task in results.tasks)
     names = [f"acc@{k}" for k in range(1, turns + 1)]
@@ -173,7 +185,7 @@ def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> Non
         writer = csv.writer(file)
         head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_total_tokens", "budget_cpu_s"]
         views = [f"{view}/{name}" for view in results.views for name in names]
-        writer.writerow([*head, "episodes", *results.axes, *views, "message"])
+        writer.writerow([*head, "episodes", *results.budgets, *views, "message"])
         for one in results.outcomes:
             cell = one.cell
             own = names[: results.turns(cell.task)]
@@ -181,7 +193,7 @@ def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> Non
                 results.score(one, view, name) if name in own else None for view in results.views for name in names
             ]
             budget = [cell.tokens, cell.total_tokens, cell.cpu_seconds]
-            used = [used_of(one, axis) for axis in results.axes]
+            used = [used_of(one, axis) for axis in results.budgets]
             row = [cell.label, cell.algorithm, cell.task, cell.seed, one.status, *budget, one.episodes, *used]
             writer.writerow([*row, *found, " ".join(one.message.split())])
     write_json(
@@ -190,10 +202,14 @@ def _write_raw(folder: Path, results: Results, resamples: int, seed: int) -> Non
             "figure": results.figure,
             "cells": [_cell_json(one) for one in results.outcomes],
             "limits": {
-                task: {axis: _limit_json(results, task, axis) for axis in results.axes} for task in results.tasks
+                task: {axis: _limit_json(results, task, axis) for axis in results.budgets} for task in results.tasks
             },
             "tasks": {task: _task_json(results, task, resamples, seed) for task in results.tasks},
             "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in results.views},
+            "against": against,
+            "differences": {}
+            if against is None
+            else {task: _differences_json(results, task, against) for task in results.tasks},
             "improvement": {view: _improvement_json(results, view) for view in results.views},
             "versions": _facts(),
         },
@@ -251,6 +267,17 @@ def _improvement_json(results: Results, view: str) -> list[dict[str, Any]]:
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
     pairs = [(x, y) for x in scores for y in scores if x != y]
     return [{"x": x, "y": y, **improvement(scores[x], scores[y]).to_dict()} for x, y in pairs]
+
+
+def _differences_json(results: Results, task: str, against: str) -> dict[str, Any]:
+    """By row and figure: what the final policies score above those of another row, paired by seed."""
+    found: dict[str, Any] = {}
+    for label in results.labels:
+        for k in range(1, results.turns(task) + 1):
+            pairs = results.paired(label, against, "test", task, f"acc@{k}")
+            if label != against and pairs.size:
+                found.setdefault(label, {})[f"acc@{k}"] = difference(*pairs).to_dict()
+    return found
 
 
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -7,6 +7,8 @@ Four *views* of the same runs:
     cpu_s          the same at the CPU seconds of training that every finished run of the task has used
     test           accuracy of the final policy on the test split
 
+Where no run was evaluated on the way, there is only the last.
+
 Between two evaluations a run's accuracy is interpolated linearly: runs are evaluated every so many iterations, whose
 lengths differ by algorithm, and whoever is evaluated more often must not win by that. After its last evaluation a run
 keeps that accuracy. A run that diverged (its loss or weights were no longer finite) counts as 0 from there on, and on
@@ -52,8 +54,9 @@ class Results:
     """The outcomes of a comparison, by algorithm and task.
 
     Attributes:
-        axes: Those of `AXES` that all runs have counted.
-        views: These, and "test".
+        budgets: Those of `AXES` that all runs have counted.
+        axes: Those that accuracies can be looked at over: the same, or none where no finished run was evaluated on the way.
+        views: `axes`, and "test".
 
     Args:
         outcomes: Of every cell.
@@ -84,9 +87,11 @@ class Results:
             for used in (one.total_tokens, *(p.total_tokens for p in one.curve))
         ]
         counted = None not in amounts
-        self.axes = AXES if counted else tuple(axis for axis in AXES if axis != "total_tokens")
+        self.budgets = AXES if counted else tuple(axis for axis in AXES if axis != "total_tokens")
+        blind = any(one.done for one in self.outcomes) and not any(one.curve for one in self.outcomes)
+        self.axes = () if blind else self.budgets
         self.views = (*self.axes, "test")
-        self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in self.axes}
+        self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in self.budgets}
 
     def of(self, label: str | None, task: str) -> list[Outcome]:
         """The outcomes of a row on a task (of every row for None), by seed."""
@@ -122,6 +127,17 @@ class Results:
         """The scores of a row on a task, one per run that has one, float64 (N,)."""
         found = [self.score(one, view, figure) for one in self.of(label, task)]
         return np.array([score for score in found if score is not None], dtype=np.float64)
+
+    def paired(
+        self, label: str, other: str, view: str, task: str, figure: str | None = None
+    ) -> npt.NDArray[np.float64]:
+        """The scores of two rows on a task, of the seeds that both have, float64 (2, N)."""
+        first, second = (
+            {one.cell.seed: score for one in self.of(row, task) if (score := self.score(one, view, figure)) is not None}
+            for row in (label, other)
+        )
+        seeds = sorted(first.keys() & second.keys())
+        return np.array([[row[seed] for seed in seeds] for row in (first, second)], dtype=np.float64)
 
     def scale(self, task: str) -> tuple[float, float]:
         """What blind guessing reaches on a task and what can be reached at most, in the comparison's figure."""

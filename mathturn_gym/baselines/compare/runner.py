@@ -84,9 +84,10 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
     for cell in matrix.cells():
         CellFolder(out, cell).check(config_of(cell))
     # Kept with the runs: a task's file may be gone or another by the time of a report.
-    scales = read_object(out / "matrix.json").get("scales", {}) if before else {}
-    scales |= {task: dict(load_task(task).scale) for task in matrix.tasks}
-    data = {"format": 1, "command": command, "jobs": matrix.jobs, "scales": scales}
+    kept = read_object(out / "matrix.json") if before else {}
+    scales = kept.get("scales", {}) | {task: dict(load_task(task).scale) for task in matrix.tasks}
+    against = matrix.against or kept.get("against")
+    data = {"format": 1, "command": command, "jobs": matrix.jobs, "against": against, "scales": scales}
     data["cells"] = [cell.to_json() for cell in cells.values()]
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)

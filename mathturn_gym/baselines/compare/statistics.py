@@ -25,7 +25,7 @@ from mathturn_gym.metrics import Estimate
 from mathturn_gym.metrics.intervals import clopper_pearson, student
 from mathturn_gym.seeding import derive_seed
 
-__all__ = ["AGGREGATES", "CONFIDENCE", "Scores", "aggregate", "improvement", "profile"]
+__all__ = ["AGGREGATES", "CONFIDENCE", "Scores", "aggregate", "difference", "improvement", "profile"]
 
 Floats = npt.NDArray[np.float64]
 Scores = Sequence[Floats]
@@ -177,6 +177,33 @@ def improvement(x: Scores, y: Scores) -> Estimate:
     pairs = [(one.size, other.size) for one, other in zip(x, y, strict=True)]
     degrees = sum(m + n - 2 for m, n in pairs)
     return Estimate(value, _plausible(value, pairs, degrees, 0.0), _plausible(value, pairs, degrees, 1.0), runs)
+
+
+def difference(x: Floats, y: Floats) -> Estimate:
+    """How much better runs of X are than those of Y with the same seeds: the mean, and Student's 95 % interval.
+
+    Args:
+        x: float64 (N,); scores of X, one per seed.
+        y: float64 (N,); of Y with the same seeds.
+
+    Returns:
+        The mean of X - Y, its interval, and N. There is no interval of a single seed, nor where all seeds say the same.
+
+    Raises:
+        InvalidValueError: their numbers differ, there is none, or a score is not finite.
+
+    >>> str(difference(np.array([0.5, 0.7, 0.6]), np.array([0.4, 0.5, 0.6])))
+    '0.100 [-0.148, 0.348]'
+    """
+    _check([x, y])
+    if x.size != y.size:
+        raise InvalidValueError(f"x and y must be of the same seeds, got {x.size} and {y.size} scores")
+    each = x - y
+    value = float(each.mean())
+    if each.size < 2 or np.ptp(each) <= 1e-12:
+        return Estimate(value, None, None, each.size)
+    low, high = student(value, float(each.std(ddof=1)) / math.sqrt(each.size), each.size - 1, CONFIDENCE)
+    return Estimate(value, low, high, each.size)
 
 
 def _plausible(value: float, pairs: Sequence[tuple[int, int]], degrees: float, end: float) -> float:

@@ -9,11 +9,20 @@ import numpy as np
 
 from mathturn_gym.baselines.compare.cells import Outcome
 from mathturn_gym.baselines.compare.results import LAST, Results, used_of
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement
 from mathturn_gym.baselines.compare.tables import Table
 from mathturn_gym.metrics import Estimate
 
-__all__ = ["VIEW_NAMES", "aggregate_table", "best_first", "cell_table", "improvement_table", "remarks", "task_table"]
+__all__ = [
+    "VIEW_NAMES",
+    "aggregate_table",
+    "best_first",
+    "cell_table",
+    "difference_table",
+    "improvement_table",
+    "remarks",
+    "task_table",
+]
 
 VIEW_NAMES: Final = {
     "tokens": "at equal tokens (validation split)",
@@ -27,32 +36,22 @@ _USED_UP: Final = 0.98
 """A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
 
 
-def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: int) -> Table:
-    """A task's rows at the budget that all of its finished runs have used.
+def task_table(results: Results, task: str, view: str, *, resamples: int, seed: int) -> Table:
+    """A task's rows at the budget that all of its finished runs have used, and at their end.
 
     Args:
         results: Of the comparison.
         task: The task.
-        axis: One of `results.axes`.
+        view: One of `results.views`; "test" for the end alone.
         resamples: Bootstrap samples of the intervals.
         seed: Decides them.
     """
-    limit = results.limit(task, axis)
-    turns = results.turns(task)
-    names = [f"acc@{k}" for k in dict.fromkeys((1, turns))]
-    unit = _UNITS[axis]
-    if limit is None:
-        title, lead = f"{task} at equal {unit}", "No run has finished: there is no budget that all have used."
-    else:
-        title = f"{task} at {_amount(limit.value, axis)} {unit}"
-        lead = (
-            f"Validation: at the {unit} that every finished run has used (least: {limit.outcome.cell.label}, seed"
-            f" {limit.outcome.cell.seed}). Test: the final policy{_problems(results, task)}. IQM over seeds with its 95 %"
-            " interval."
-        )
-    columns = ["algorithm", "runs", *(f"validation {name}" for name in names), *(f"test {name}" for name in names)]
-    table = Table(title, [*columns, *(f"{_SHORT[each]} used" for each in results.axes), "ended by"], lead)
-    cells = [(view, name) for view in (axis, "test") for name in names]
+    names = _figure_names(results, task)
+    title, lead = _heading(results, task, view)
+    splits = {view: "validation", "test": "test"}
+    columns = ["algorithm", "runs", *(f"{split} {name}" for split in splits.values() for name in names)]
+    table = Table(title, [*columns, *(f"{_SHORT[each]} used" for each in results.budgets), "ended by"], lead)
+    cells = [(each, name) for each in splits for name in names]
     found = {
         label: [_estimate(results.scores(label, view, task, name), resamples, seed) for view, name in cells]
         for label in results.labels
@@ -61,10 +60,56 @@ def task_table(results: Results, task: str, axis: str, *, resamples: int, seed: 
     for label in ranked:
         done = [one for one in results.of(label, task) if one.done]
         marks = table.marks(remarks(results, label, task))
-        used = [_spread([used_of(one, each) for one in done], each) for each in results.axes]
+        used = [_spread([used_of(one, each) for one in done], each) for each in results.budgets]
         runs = f"{len(done)}/{len(_seeds(results, task))}"
         table.rows.append([label + marks, runs, *(_shown(one) for one in found[label]), *used, _endings(done)])
     _stress_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
+    return table
+
+
+def _heading(results: Results, task: str, view: str) -> tuple[str, str]:
+    """Title and sentence of a task's table."""
+    test = f"the final policy{_problems(results, task)}. IQM over seeds with its 95 % interval."
+    if view == "test":
+        return f"{task}, {VIEW_NAMES[view]}", test[0].upper() + test[1:]
+    limit, unit = results.limit(task, view), _UNITS[view]
+    if limit is None:
+        return f"{task} at equal {unit}", "No run has finished: there is no budget that all have used."
+    least = f"{limit.outcome.cell.label}, seed {limit.outcome.cell.seed}"
+    lead = f"Validation: at the {unit} that every finished run has used (least: {least}). Test: {test}"
+    return f"{task} at {_amount(limit.value, view)} {unit}", lead
+
+
+def difference_table(results: Results, task: str, against: str) -> Table:
+    """How the final policies of a task's rows differ from those of one row, paired by seed.
+
+    Args:
+        results: Of the comparison.
+        task: The task.
+        against: The row that the others are held against.
+    """
+    names = _figure_names(results, task)
+    lead = (
+        f"Row minus {against}, of runs with the same seed: mean and Student's 95 % interval over seeds; stressed where it"
+        " leaves out 0, as one interval in twenty does by chance."
+    )
+    columns = ["algorithm", "pairs", *(f"test {name}" for name in names)]
+    table = Table(f"{task}: difference from {against}, {VIEW_NAMES['test']}", columns, lead)
+    pairs = {
+        label: [results.paired(label, against, "test", task, name) for name in names]
+        for label in results.labels
+        if label != against
+    }
+    found = {label: [difference(*each) if each.size else None for each in those] for label, those in pairs.items()}
+    for r, label in enumerate(_ranked(found, len(names) - 1)):
+        notes = remarks(results, label, task)
+        if all(each.size and np.array_equal(*each) for each in pairs[label]):
+            notes = [f"each run scores exactly what {against}'s with the same seed does", *notes]
+        shown = [_shown(one, sign="+") for one in found[label]]
+        table.rows.append([label + table.marks(notes), str(pairs[label][0].shape[1]), *shown])
+        for c, one in enumerate(found[label]):
+            if one is not None and one.low is not None and one.high is not None and not one.low <= 0.0 <= one.high:
+                table.best.add((r, c + 2))
     return table
 
 
@@ -133,7 +178,7 @@ def best_first(results: Results, view: str) -> list[str]:
 
 def cell_table(results: Results) -> Table:
     """Every run, with what has become of it."""
-    used = [_SHORT[axis] for axis in results.axes]
+    used = [_SHORT[axis] for axis in results.budgets]
     columns = ["run", "status", *used, "validation, last", "test acc@1", "test acc@K", "message"]
     table = Table("Every run", columns)
     for one in results.outcomes:
@@ -144,7 +189,7 @@ def cell_table(results: Results) -> Table:
             [
                 str(one.cell),
                 one.status,
-                *(_amount(used_of(one, axis), axis) for axis in results.axes),
+                *(_amount(used_of(one, axis), axis) for axis in results.budgets),
                 " ".join(_three(last[name]) for name in (f"acc@{k}" for k in range(1, turns + 1)) if name in last),
                 "" if one.test is None else _three(one.test.get("acc@1")),
                 _three(at_k) if at_k is not None else "",
@@ -212,6 +257,11 @@ def _aggregate_remarks(results: Results, label: str, view: str) -> list[str]:
     if diverged:
         found.append(f"diverged runs on {', '.join(diverged)} count as 0")
     return found
+
+
+def _figure_names(results: Results, task: str) -> list[str]:
+    """What a task's tables show: the first turn, and all turns."""
+    return [f"acc@{k}" for k in dict.fromkeys((1, results.turns(task)))]
 
 
 def _problems(results: Results, task: str) -> str:
@@ -282,12 +332,13 @@ def _stress_best(table: Table, values: Sequence[Sequence[float | None]], offset:
             table.best |= {(r, c + offset) for r, value in enumerate(column) if value == max(known)}
 
 
-def _shown(estimate: Estimate | None, digits: int = 3) -> str:
+def _shown(estimate: Estimate | None, digits: int = 3, sign: str = "") -> str:
     if estimate is None or estimate.value is None:
         return "–"
+    form = f"{sign}.{digits}f"
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.{digits}f}"
-    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+        return format(estimate.value, form)
+    return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
 def _three(value: float | None) -> str:

@@ -50,8 +50,23 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 def test_a_part_of_the_rows_takes_what_the_file_says_of_them(tmp_path: Path) -> None:
     matrix = load_matrix(write(tmp_path, example()), algorithms=["one_turn"], tasks=["add1"])
     assert {cell.key for cell in matrix.cells()} == {f"one_turn/add1/seed-{seed}" for seed in range(5)}
+    one_task = load_matrix(write(tmp_path, example()), algorithms=["grpo"], tasks=["add1"])
+    assert [cell.settings for cell in one_task.cells()] == [{"evaluation.every": 10}] * 5, (
+        "its table for lins is left out"
+    )
+    with pytest.raises(InvalidValueError, match=r"unknown \[algorithm.grpo.task\] table 'linz'"):
+        load_matrix(write(tmp_path, example() + "\n[algorithm.grpo.task.linz]\n"), tasks=["add1"])
     with pytest.raises(InvalidValueError, match=r"unknown \[algorithm\] table 'two_turn'"):
         load_matrix(write(tmp_path, example() + "\n[algorithm.two_turn]\n"), algorithms=["one_turn"])
+
+
+def test_the_row_that_others_are_held_against_is_one_of_them(tmp_path: Path) -> None:
+    path = write(tmp_path, example())
+    assert load_matrix(path).against == "grpo"
+    assert load_matrix(path, against="ppo").against == "ppo"
+    assert load_matrix(path, algorithms=["ppo"]).against is None, "the file's row is not among those that are added"
+    with pytest.raises(InvalidValueError, match="unknown against 'grpo'"):
+        load_matrix(path, algorithms=["ppo"], against="grpo")
 
 
 def test_the_repositorys_comparisons_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +146,8 @@ def test_cells_of_before_total_tokens_are_the_same_cells() -> None:
         ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nsettings = 3", "settings must be a table of FIELD = VALUE"),
         ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nsettings = {x = 1979-05-27}", "plain numbers, texts"),
         ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nsettings = {x = nan}", "plain numbers, texts"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nagainst = 'b'", "unknown against 'b'"),
+        ("algorithms = ['a']\ntasks = ['t']\ntokens = 5\nagainst = 3", "unknown against 3"),
         ("algorithms = [", "is no TOML"),
     ],
 )

@@ -16,6 +16,7 @@ from mathturn_gym.baselines.compare.summary import (
     aggregate_table,
     best_first,
     cell_table,
+    difference_table,
     improvement_table,
     remarks,
     task_table,
@@ -283,3 +284,49 @@ def test_tables_say_how_many_different_problems_the_test_was_on() -> None:
     found = {"acc@1": 0.3, "acc@4": 0.8, "episodes": 1024.0, "problems": 87.0}
     results = Results([outcome(cell(seed=seed), test=found) for seed in range(2)])
     assert "on 87 different problems" in task_table(results, "t", "tokens", resamples=200, seed=0).lead
+
+
+# ---- a row that the others are held against, and runs that were measured at their end alone
+
+
+def test_rows_are_held_against_one_seed_by_seed() -> None:
+    """Seeds differ by more than rows do: only runs of the same seed tell the rows apart."""
+    levels = {0: 0.3, 1: 0.5, 2: 0.7}
+    outcomes = [outcome(cell("base", seed=seed), last=level) for seed, level in levels.items()]
+    outcomes += [outcome(cell("better", seed=seed), last=level + 0.1 + seed / 1000) for seed, level in levels.items()]
+    outcomes += [outcome(cell("same", seed=seed), last=level) for seed, level in levels.items()]
+    outcomes += [outcome(cell("short", seed=2), last=0.6), outcome(cell("short", seed=7), last=0.1)]
+    outcomes += [Outcome(cell("lost"), "failed", "no luck")]
+    results = Results(outcomes)
+    assert results.paired("short", "base", "test", "t").tolist() == [[0.6], [0.7]]
+    assert results.paired("lost", "base", "test", "t").shape == (2, 0)
+    table = difference_table(results, "t", "base")
+    assert table.title == "t: difference from base, final policies (test split)"
+    rows = {row[0].split()[0]: row[1:] for row in table.rows}
+    assert list(rows) == ["better", "same", "short", "lost"]
+    assert rows["better"] == ["3", "+0.000", "+0.101 [+0.099, +0.103]"]
+    assert rows["same"] == ["3", "+0.000", "+0.000"]
+    assert rows["short"] == ["1", "+0.000", "-0.100"]
+    assert rows["lost"] == ["0", "–", "–"]
+    assert table.best == {(0, 3)}
+    assert "each run scores exactly what base's with the same seed does" in table.notes
+    assert any("failed" in note for note in table.notes)
+    assert table.rows[0][0] == "better ¹", "seeds that another row has are missing"
+
+
+def test_runs_that_were_not_evaluated_on_the_way_have_no_curves_to_compare() -> None:
+    outcomes = [
+        dataclasses.replace(outcome(cell(label, seed=seed)), curve=[], total_tokens=5000.0)
+        for label in "ab"
+        for seed in range(2)
+    ]
+    results = Results(outcomes)
+    assert results.views == ("test",)
+    assert results.budgets == ("tokens", "total_tokens", "cpu_s"), "what was used is known all the same"
+    table = task_table(results, "t", "test", resamples=10, seed=0)
+    assert table.title == "t, final policies (test split)"
+    used = ["tokens used", "total tokens used", "CPU s used", "ended by"]
+    assert table.columns == ["algorithm", "runs", "test acc@1", "test acc@4", *used]
+    assert table.rows[0] == ["a", "2/2", "0.300", "0.800", "1,000", "5,000", "5.0", "tokens 2"]
+    assert Results([*outcomes, outcome(cell("c"))]).axes == ("tokens", "cpu_s"), "one was"
+    assert Results([Outcome(cell(), "missing")]).axes != (), "nothing has ended: nobody knows"

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, improvement, profile
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile
 from mathturn_gym.errors import InvalidValueError
+
+_TRUTH = 0.1523
+"""Of the differences below: the mean of 20 million."""
 
 
 def matrix(runs: int, tasks: int, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -164,6 +167,32 @@ def test_probabilities_of_improvement_hold_the_truth(shift: float, tasks: int) -
     assert held / 300 > 0.915
 
 
+@pytest.mark.parametrize("runs", [2, 3, 10])
+def test_differences_are_scipys_paired_test(runs: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(runs)
+    x, y = rng.random(runs), rng.random(runs)
+    found, wanted = difference(x, y), stats.ttest_rel(x, y).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert found.value == pytest.approx(float(np.mean(x - y)))
+    for none in (difference(x[:1], y[:1]), difference(x, x), difference(x + 0.25, x)):
+        assert none.low is None, "nothing is known of the spread"
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+def test_differences_hold_the_truth_whatever_seeds_have_in_common(runs: int) -> None:
+    """Of accuracies: beta distributions whose runs of one seed share their luck, and are as far apart on average."""
+    rng, held = np.random.default_rng(runs), 0
+    for _ in range(1000):
+        luck = rng.normal(0, 1, runs)
+        x, y = (1 / (1 + np.exp(-(level + luck + 0.5 * rng.standard_t(5, runs)))) for level in (0.8, 0.0))
+        found = difference(x, y)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= _TRUTH <= found.high
+    assert held / 1000 > 0.93
+
+
 def test_profiles_hold_the_truth() -> None:
     rng, held = np.random.default_rng(4), 0
     for _ in range(300):
@@ -179,6 +208,10 @@ def test_bad_scores_are_refused() -> None:
         aggregate([np.array([])], "IQM")
     with pytest.raises(InvalidValueError, match="finite"):
         aggregate([np.array([0.1, np.nan])], "IQM")
+    with pytest.raises(InvalidValueError, match="same seeds, got 2 and 1 scores"):
+        difference(np.array([0.1, 0.2]), np.array([0.1]))
+    with pytest.raises(InvalidValueError, match="N >= 1"):
+        difference(np.array([]), np.array([]))
     with pytest.raises(InvalidValueError, match="same tasks, got 1 and 2"):
         improvement([np.array([0.1])], [np.array([0.1]), np.array([0.2])])
     with pytest.raises(InvalidValueError, match="resamples must be an integer >= 1"):
