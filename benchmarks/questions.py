@@ -1,6 +1,7 @@
 """Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
 
     python benchmarks/questions.py                                            # lins and guess8, 5 seeds
+    python benchmarks/questions.py --tasks lins --set entropy_weight=0.005 --out runs/benchmarks/questions-005
     python benchmarks/questions.py --tasks smol-add2 --tokens 20000 --seeds 3
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?
@@ -40,6 +41,7 @@ from rows import kept_row
 from seeds import shown
 
 from mathturn_gym.baselines import RunConfig, load_task, train
+from mathturn_gym.baselines._changes import parse_settings
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.decoding import load_policy
 from mathturn_gym.metrics import pass_at_k, summarize
@@ -133,12 +135,12 @@ def figures(policy: Policy, task: str, seed: int) -> dict[str, float]:
     return {**found, "problems": float(len({episode.problem_id for episode in dialogues}))}
 
 
-def one(task: str, trained: str, seed: int, tokens: int, out: Path) -> dict[str, Any]:
+def one(task: str, trained: str, seed: int, tokens: int, settings: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Trains one policy and plays it; what an earlier call has done with the same settings is read."""
     run_dir = out / f"{Path(task).stem}-{trained.replace(' ', '-')}-{seed}"
     changes, kind = {"seed": seed}, TRAINED[trained]
     unseen = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
-    changes |= {**unseen, **SETTINGS.get(task, {}), **(kind or {})}
+    changes |= {**unseen, **SETTINGS.get(task, {}), **settings, **(kind or {})}
     config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": tokens})
 
     def make() -> dict[str, Any]:
@@ -214,18 +216,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="budget of a run (default: by task)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of every run; repeatable")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/questions"))
     options = parser.parse_args()
     for task in options.tasks:
         if options.tokens is None and task not in TOKENS:
             parser.error(f"--tokens must be given for task {task!r}")
     tokens = {task: options.tokens or TOKENS[task] for task in options.tasks}
+    settings = parse_settings(options.set)
     # Seed by seed: whoever stops it early has whole seeds.
     jobs = [
         (task, kind, seed, tokens[task]) for seed in range(options.seeds) for task in options.tasks for kind in TRAINED
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        rows = [f.result() for f in [pool.submit(one, *job, options.out) for job in jobs]]
+        rows = [f.result() for f in [pool.submit(one, *job, settings, options.out) for job in jobs]]
     facts: dict[str, Any] = {"rows": rows, "differences": []}
     for task in options.tasks:
         own = [row for row in rows if row["task"] == task]
