@@ -11,6 +11,8 @@ from mathturn_gym.types import Status, TurnContext, Verdict
 __all__ = ["ended_number", "last_number"]
 
 _NUMBER: Final = re.compile(r"-?\d{1,20}")
+_SAYS: Final = ("=", ":", "≈", "is", "are")
+_OPERATORS: Final = tuple("+-*/×÷·^(")
 
 
 def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
@@ -47,10 +49,12 @@ def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
 
 
 def ended_number(context: TurnContext) -> Verdict:
-    """`last_number`, of a turn that ended before its budget did; any other has no answer.
+    """`last_number` where it is said to be the result, by a turn that ended before its budget did; any other has no answer.
 
     "To solve the equation 7x+8 = 15, we need" ends, where the budget is small, at "To solve the equation 7x+8 = 1", whose last
-    number is the answer to that very equation. A policy that is rewarded for this learns to copy equations.
+    number is the answer to that very equation. A policy that is rewarded for this learns to copy equations; and one whose texts
+    must end learns to end them at "7x + 8", which is right wherever the answer is 8. So the number must stand behind "=", ":" or
+    "is", or be the only one, and belong to no formula that goes on.
 
     Args:
         context: The turn. One whose last token came just in time has used its whole budget, and counts as cut off; where a text is
@@ -62,7 +66,20 @@ def ended_number(context: TurnContext) -> Verdict:
     >>> turn = TurnContext(Problem("p/1", "Solve 7x+8=15 for x.", "1"), 0, 4, "x = 1", ids=np.arange(4), max_tokens=12)
     >>> ended_number(turn).status.value, ended_number(replace(turn, max_tokens=4)).reason
     ('right', 'cut off')
+    >>> ended_number(replace(turn, response="7x + 1")).reason
+    'not said to be the result'
     """
     if 0 < context.max_tokens <= len(context.ids):
         return Verdict(Status.NO_ANSWER, "cut off")
-    return last_number(context.response, context.problem.gold)
+    found = last_number(context.response, context.problem.gold)
+    if found.span is not None and not _is_said(context.response, *found.span):
+        return Verdict(Status.NO_ANSWER, "not said to be the result")
+    return found
+
+
+def _is_said(text: str, start: int, end: int) -> bool:
+    """Whether the number at a place is said to be a result, as far as its neighbours tell."""
+    before = text[:start].rstrip(" *$")
+    if text[end : end + 1].isalpha() or before.endswith(_OPERATORS):
+        return False
+    return before.endswith(_SAYS) or len(_NUMBER.findall(text)) == 1

@@ -98,6 +98,35 @@ def test_an_equation_that_is_cut_off_after_a_digit_is_no_answer() -> None:
     assert ended_number(TurnContext(problem, 0, 4, "x = 1")).correct, "a text alone, whose budget is not known"
 
 
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("5", "5"),
+        ("x = 5", "5"),
+        ("3x+4 = 19, so x is **5**.", "5"),
+        ("28 + 38 = 66 marbles", "66"),
+        ("Elif has 66 marbles.", "66"),
+        ("The results are: $12$", "12"),
+        ("5 - 8 = -3", "-3"),
+        ("6x + 8", None),
+        ("7 * 3 + 9", None),
+        ("3x", None),
+        ("3x = 9x", None),
+        ("I shall add 4 to 5", None),
+        ("+ 5", None),
+        ("8 (5", None),
+        ("no idea", None),
+    ],
+)
+def test_a_number_that_is_not_said_to_be_the_result_is_no_answer(response: str, answer: str | None) -> None:
+    """Rewarded for the last number of whatever ended, a policy ended all its texts at the equation's left side: "6x + 8"."""
+    found = ended_number(TurnContext(Problem("lins/1", "Solve 6x+8=20 for x.", "2"), 0, 4, response))
+    assert found.answer == answer
+    assert (found.status is Status.NO_ANSWER) is (answer is None)
+    if answer is not None:
+        assert found == last_number(response, "2")
+
+
 def test_what_was_tuned_comes_with_the_algorithms_name() -> None:
     lins = load_task("lins")
     grpo = lins.config("grpo")
