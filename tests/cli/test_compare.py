@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,6 +179,32 @@ def test_rows_are_held_against_the_one_that_is_named(tmp_path: Path) -> None:
     for arguments in (("--report", out), ("--out", out)):
         with pytest.raises(InvalidValueError, match="unknown against 'hig': did you mean 'high'"):
             run(*arguments, "--against", "hig")
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ([0.1], "scales must be tables of figures by task"),
+        ({"lins": 3}, "scales must be tables of figures by task"),
+        (
+            {"lins": {"acc@4": [0.3]}},
+            r"the scale of 'lins', 'acc@4' must be two numbers, floor and ceiling, got \[0.3\]",
+        ),
+        ({"lins": {"acc@4": [0.3, "1"]}}, "must be two numbers"),
+        ({"lins": {"acc@4": [0, 10**400]}}, "must be two numbers"),
+    ],
+)
+def test_a_folder_whose_scales_are_broken_is_said_to_be(
+    compared: tuple[Path, str], tmp_path: Path, scales: Any, message: str
+) -> None:
+    shutil.copytree(compared[0], tmp_path / "out")
+    file = tmp_path / "out" / "matrix.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "scales": scales}))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        run("--report", str(tmp_path / "out"))
+    assert str(file) in str(caught.value)
+    with pytest.raises(CheckpointError, match=message):
+        run("--out", str(tmp_path / "out"), "--algorithms", "grpo", "--tasks", "lins", "--tokens", "1000")
 
 
 def test_mistakes_in_reporting(compared: tuple[Path, str], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from mathturn_gym.baselines.compare.matrix import Cell
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.errors import CheckpointError
 
-__all__ = ["DONE", "CellFolder", "Outcome", "Point"]
+__all__ = ["DONE", "CellFolder", "Outcome", "Point", "is_number"]
 
 DONE: Final = ("finished", "stopped_early", "diverged")
 """What a run's result can say; every other status has no result: failed, unfinished, missing."""
@@ -190,7 +190,7 @@ class CellFolder:
             raise CheckpointError(f"result.json has status {result.get('status')!r}, must be one of {', '.join(DONE)}")
         test = result.get("test")
         if test is not None:
-            test = {name: float(value) for name, value in test.items() if _is_number(value)}
+            test = {name: float(value) for name, value in test.items() if is_number(value)}
             if not _accuracies(test):
                 raise CheckpointError("result.json: test holds no acc@k")
             if wrong := [name for name, value in _accuracies(test).items() if not 0 <= value <= 1]:
@@ -221,7 +221,7 @@ class CellFolder:
             named = {name.removeprefix("validation/"): row[name] for name in row if name.startswith("validation/acc@")}
             if named:
                 # An accuracy that is not finite is none: the policy solved nothing that could be counted.
-                figures = {name: float(v) if _is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
+                figures = {name: float(v) if is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
                 points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures, _all_tokens(row)))
         return points, kept[-1] if kept else {}
 
@@ -239,12 +239,18 @@ def _accuracies(figures: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if name.startswith("acc@")}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """True for a finite number that a float can hold: what a file calls a figure may be anything."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return False
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
-    if not _is_number(row.get(name)):
+    if not is_number(row.get(name)):
         raise CheckpointError(f"{name!r} must be a number in metrics and results, got {row.get(name)!r}")
     return float(row[name])
 

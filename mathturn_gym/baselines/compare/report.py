@@ -23,7 +23,7 @@ from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
 from mathturn_gym.baselines.compare.results import LAST, Results, used_of
-from mathturn_gym.baselines.compare.runner import read_cells
+from mathturn_gym.baselines.compare.runner import read_cells, read_scales
 from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement
 from mathturn_gym.baselines.compare.summary import (
     aggregate_table,
@@ -98,7 +98,7 @@ def make_report(
     if tasks is not None:
         cells = [cell for task in tasks for cell in cells if cell.task == task]
     written = read_object(folder / "matrix.json")
-    results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure, written.get("scales"))
+    results = Results([CellFolder(folder, cell).outcome() for cell in cells], figure, read_scales(folder))
     if against is None and written.get("against") in results.labels:
         against = written["against"]
     if against is not None and against not in results.labels:

@@ -16,12 +16,12 @@ from typing import Any, Final
 from mathturn_gym._files import holds_anything, locked, storage_errors, tidy, write_json
 from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare._lookup import check_cells, config_of
-from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
+from mathturn_gym.baselines.compare.cells import CellFolder, Outcome, is_number
 from mathturn_gym.baselines.compare.matrix import Cell, Matrix
-from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
+from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int, shown
 from mathturn_gym.tasks import load_task
 
-__all__ = ["Observer", "cores", "open_matrix", "read_cells", "run_matrix"]
+__all__ = ["Observer", "cores", "open_matrix", "read_cells", "read_scales", "run_matrix"]
 
 _POLL_S: Final = 0.1
 _TICK_S: Final = 0.5
@@ -84,9 +84,8 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
     for cell in matrix.cells():
         CellFolder(out, cell).check(config_of(cell))
     # Kept with the runs: a task's file may be gone or another by the time of a report.
-    kept = read_object(out / "matrix.json") if before else {}
-    scales = kept.get("scales", {}) | {task: dict(load_task(task).scale) for task in matrix.tasks}
-    against = matrix.against or kept.get("against")
+    scales = (read_scales(out) if before else {}) | {task: dict(load_task(task).scale) for task in matrix.tasks}
+    against = matrix.against or (read_object(out / "matrix.json").get("against") if before else None)
     data = {"format": 1, "command": command, "jobs": matrix.jobs, "against": against, "scales": scales}
     data["cells"] = [cell.to_json() for cell in cells.values()]
     with storage_errors(out):
@@ -95,6 +94,25 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
     for cell in matrix.cells():
         CellFolder(out, cell).prepare()
     return list(cells.values())
+
+
+def read_scales(out: str | Path) -> dict[str, Mapping[str, Sequence[float]]]:
+    """The floors and ceilings of the tasks of a comparison's folder (see `Results`).
+
+    Raises:
+        CheckpointError: its `matrix.json` is broken.
+    """
+    file = Path(out) / "matrix.json"
+    found = read_object(file).get("scales", {})
+    if not isinstance(found, dict) or not all(isinstance(ends, dict) for ends in found.values()):
+        raise CheckpointError(f"{file}: scales must be tables of figures by task, got {shown(found)}")
+    for task, ends in found.items():
+        for figure, pair in ends.items():
+            if not (isinstance(pair, list) and len(pair) == 2 and all(is_number(end) for end in pair)):
+                raise CheckpointError(
+                    f"{file}: the scale of {shown(task)}, {shown(figure)} must be two numbers, floor and ceiling, got {shown(pair)}"
+                )
+    return found
 
 
 def read_cells(out: str | Path) -> list[Cell]:
