@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -300,3 +301,34 @@ def test_a_cell_that_is_finished_is_not_run_again_and_another_one_is(
     assert ran == [2 * load_task("lins").tables["optimization"]["learning_rate"]]
     assert bench.trial("lins", "turn_rloo", cell, 0, 1, 8, tmp_path)["changes"] == cell, "on more validation episodes"
     assert len(ran) == 2
+
+
+def test_the_coverage_of_every_printed_interval_is_on_its_page(benchmark: Callable[[str], Any]) -> None:
+    """The page had the sentences that are read from the tables, and no tables."""
+    intervals = benchmark("intervals")
+    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    tables = page.split(intervals.BEGIN)[1].split(intervals.END)[0]
+    titles = re.findall(r"^\*\*(.*)\*\*$", tables, re.MULTILINE)
+    assert len(titles) == 4
+    rows = re.findall(r"^\| (.+?) \| .*? \| .*? \| ([\d.]+)", tables, re.MULTILINE)
+    assert len(rows) == 206
+    named = {name.split(",")[0].strip("`") for name, _ in rows}
+    figures = {
+        "corrected",
+        "turns",
+        "delta_1_2",
+        "tokens",
+        "tokens_per_solved",
+        "tokens_to_success",
+        "pass@4",
+        "retry_gain@4",
+    }
+    over_seeds = {*intervals.AGGREGATES, "difference", "probability of improvement", "profile"}
+    assert figures | over_seeds <= named
+    of_rates, _, of_differences, _ = tables.split("\n**")[1:]
+    held = [
+        float(value)
+        for _, value in re.findall(r"^\| (.+?) \| .*? \| .*? \| ([\d.]+)", of_rates + of_differences, re.MULTILINE)
+    ]
+    assert len(held) == 62
+    assert min(held) > 0.93, "rates and differences"
