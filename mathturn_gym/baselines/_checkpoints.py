@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TrainerState",
-    "drop_state",
     "fingerprint",
     "iteration_of",
     "load_checkpoint",
@@ -38,7 +37,6 @@ __all__ = [
 ]
 
 _CHECKSUMS: Final = "checksums.json"
-_STATE: Final = "trainer.safetensors"
 _CHUNK: Final = 1 << 22
 
 
@@ -76,7 +74,7 @@ def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) 
     try:
         policy.save_pretrained(folder)
         tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
-        save_file(tensors, folder / _STATE)
+        save_file(tensors, folder / "trainer.safetensors")
     except SafetensorError as error:  # what safetensors makes of a full disk
         raise StorageError(f"{folder} cannot be written: {error}") from error
     facts = {"iteration": state.iteration, "steps": state.steps, "numbers": dict(state.numbers)}
@@ -86,18 +84,8 @@ def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) 
     sync(folder)  # a power loss must not leave names whose content has not arrived
 
 
-def drop_state(folder: Path) -> None:
-    """Leaves the policy alone: the state of its optimizer is twice as large, and nobody goes on from here."""
-    (folder / _STATE).unlink(missing_ok=True)
-
-
 def verify_checkpoint(folder: Path) -> None:
     """Raises `CheckpointError` unless every file of a checkpoint is there as it was written."""
-    if (folder / _CHECKSUMS).exists() and not (folder / _STATE).exists():
-        raise CheckpointError(
-            f"{str(folder)!r} holds a policy without {_STATE}, the state of its optimizer: it can be evaluated, not gone on"
-            " from (a comparison keeps no more of a run that has ended)"
-        )
     try:
         sums = parse_json((folder / _CHECKSUMS).read_bytes())
         if not isinstance(sums, dict):
@@ -123,7 +111,7 @@ def load_checkpoint(path: str | Path) -> TrainerState:
     folder = Path(path)
     try:
         facts = parse_json((folder / "trainer.json").read_bytes())
-        tensors = load_file(folder / _STATE)
+        tensors = load_file(folder / "trainer.safetensors")
         return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
         raise CheckpointError(f"{str(folder)!r} is no checkpoint that can be resumed: {error}") from error
@@ -144,7 +132,7 @@ def fingerprint(path: Path) -> str | None:
         path: A folder with weights: a checkpoint, or any Hugging Face folder.
     """
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
-    files = [file for file in files if file.name != _STATE]
+    files = [file for file in files if file.name != "trainer.safetensors"]
     return ",".join(f"{file.name}:{_checksum(file)}" for file in files) or None
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mathturn_gym._files import locked, storage_errors, sync, tidy, write_atomically, write_json
 from mathturn_gym._import_paths import is_import_path
 from mathturn_gym._json import parse_json
-from mathturn_gym.baselines._checkpoints import drop_state, iteration_of, verify_checkpoint, write_checkpoint
+from mathturn_gym.baselines._checkpoints import iteration_of, verify_checkpoint, write_checkpoint
 from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.config import code_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-__all__ = ["RunFolder", "code_named_in", "flat", "keep_policy_alone", "read_config", "read_metrics", "read_object"]
+__all__ = ["RunFolder", "code_named_in", "flat", "read_config", "read_metrics", "read_object"]
 
 _LOG = logging.getLogger(__name__)
 _NEWEST: Final = "checkpoint"
@@ -273,15 +273,6 @@ class RunFolder:
             )
         if lines:
             _LOG.warning("%s was interrupted before its first checkpoint: it begins again", self.path)
-
-
-def keep_policy_alone(run_dir: str | Path) -> None:
-    """Deletes what only training needs of a run that has ended: the optimizer's state, and older checkpoints."""
-    path = Path(run_dir)
-    for older in path.iterdir():
-        if _OLDER.fullmatch(older.name) and older.is_dir():
-            shutil.rmtree(older, ignore_errors=True)
-    drop_state(path / _NEWEST)
 
 
 def read_config(run_dir: str | Path) -> RunConfig:

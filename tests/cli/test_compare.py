@@ -359,12 +359,3 @@ def test_a_built_in_algorithm(tmp_path: Path) -> None:
         assert {"acc@1", "acc@4"} <= set(cell["test"])
         assert cell["curve"][0]["tokens"] == 0
         assert cell["curve"][-1]["tokens"] == cell["used_tokens"]
-    folder = tmp_path / "out" / "cells" / "clipped_reinforce" / "lins" / "seed-0" / "run"
-    assert [one.name for one in folder.glob("checkpoint*")] == ["checkpoint"]
-    assert not (folder / "checkpoint" / "trainer.safetensors").exists(), "nobody goes on from here"
-    flags_of_eval = ["--policy", str(folder), "--episodes", "8", "--out", str(tmp_path / "eval")]
-    shown = RUNNER.invoke(app, ["eval", *flags_of_eval], catch_exceptions=False)
-    assert shown.exit_code == 0, shown.output
-    message = "holds a policy without trainer.safetensors, the state of its optimizer: it can be evaluated, not gone on"
-    with pytest.raises(CheckpointError, match=message):
-        RUNNER.invoke(app, ["train", "--run-dir", str(folder), "--resume"], catch_exceptions=False)

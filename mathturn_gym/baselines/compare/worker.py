@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mathturn_gym._files import locked
-from mathturn_gym.baselines._run_folder import keep_policy_alone, read_object
+from mathturn_gym.baselines._run_folder import read_object
 from mathturn_gym.baselines.compare._lookup import config_of
 from mathturn_gym.baselines.compare.cells import CellFolder
 from mathturn_gym.baselines.compare.matrix import Cell
@@ -46,8 +46,6 @@ def main(path: str, parent: int) -> int:
         # One whose parent was killed may still be saving.
         with locked(folder.path / ".lock", wait=True):
             train(config_of(cell), run_dir=folder.run, resume=folder.begin())
-            if (folder.run / "result.json").exists():  # its budget is used up, and a comparison gives no other
-                keep_policy_alone(folder.run)
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # whatever it is, it is this cell's result: a row in the table, with its message
