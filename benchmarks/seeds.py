@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+
+from mathturn_gym.metrics.intervals import student
 
 
 def shown(values: Sequence[float], sign: str = "") -> str:
@@ -18,5 +20,6 @@ def shown(values: Sequence[float], sign: str = "") -> str:
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:{sign}.3f}"
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(stats.sem(values))
-    return f"{mean:{sign}.3f} [{mean - half:{sign}.3f}, {mean + half:{sign}.3f}]"
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    low, high = student(mean, error, len(values) - 1, 0.95)
+    return f"{mean:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"

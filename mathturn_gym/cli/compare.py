@@ -105,16 +105,20 @@ def compare(
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
-        "against": against,
         "settings": {**env.settings(), **(_settings(settings) or {})} or None,
     }
-    given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs", "against")]
+    given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
     matrix = None if going_on else load_matrix(config, **changes)
     folder = Path(matrix.out) if matrix is not None else out
     assert folder is not None
-    if matrix is None and against is not None and against not in (rows_there := {c.label for c in read_cells(folder)}):
-        raise_unknown_name("against", against, rows_there)
+    if against is not None:  # before hours of runs, not after them
+        cells = [
+            *(matrix.cells() if matrix else []),
+            *(read_cells(folder) if (folder / "matrix.json").exists() else []),
+        ]
+        if against not in (labels := {cell.label for cell in cells}):
+            raise_unknown_name("against", against, labels)
     if dry_run:
         _list(
             console, matrix.cells() if matrix is not None else read_cells(folder), folder, _jobs(matrix, folder, jobs)

@@ -11,7 +11,7 @@ from mathturn_gym.types import Status, TurnContext, Verdict
 __all__ = ["ended_number", "last_number"]
 
 _NUMBER: Final = re.compile(r"-?\d{1,20}")
-_SAYS: Final = ("=", ":", "≈", "is", "are")
+_SAYS: Final = re.compile(r"(?:[=:≈]|\b(?:is|are))$")
 _OPERATORS: Final = tuple("+-*/×÷·^(")
 
 
@@ -82,4 +82,4 @@ def _is_said(text: str, start: int, end: int) -> bool:
     before = text[:start].rstrip(" *$")
     if text[end : end + 1].isalpha() or before.endswith(_OPERATORS):
         return False
-    return before.endswith(_SAYS) or len(_NUMBER.findall(text)) == 1
+    return _SAYS.search(before) is not None or len(_NUMBER.findall(text)) == 1

@@ -171,6 +171,8 @@ def test_rows_are_held_against_the_one_that_is_named(tmp_path: Path) -> None:
     assert found["differences"]["lins"]["high"]["acc@4"]["value"] == pytest.approx(0.2)
     added = run(str(tmp_path / "matrix.toml"), "--algorithms", "nan", *plain)
     assert "lins: difference from low" in added.output, "what the folder was begun with holds on"
+    named = run(str(tmp_path / "matrix.toml"), "--algorithms", "nan", *plain, "--against", "high")
+    assert "lins: difference from high" in named.output, "a row of the folder, of which this call adds none"
     again = run("--report", out, "--against", "high").output
     assert "lins: difference from high" in again
     assert "difference from low" not in again

@@ -115,6 +115,8 @@ def test_an_equation_that_is_cut_off_after_a_digit_is_no_answer() -> None:
         ("I shall add 4 to 5", None),
         ("+ 5", None),
         ("8 (5", None),
+        ("Of the 8, take this 5", None),
+        ("Of 8 I share 5", None),
         ("no idea", None),
     ],
 )

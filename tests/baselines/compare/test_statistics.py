@@ -181,7 +181,7 @@ def test_differences_are_scipys_paired_test(runs: int) -> None:
 
 @pytest.mark.parametrize("runs", [3, 5])
 def test_differences_hold_the_truth_whatever_seeds_have_in_common(runs: int) -> None:
-    """Of accuracies: beta distributions whose runs of one seed share their luck, and are as far apart on average."""
+    """Of accuracies whose logits have a seed's luck in common, and heavier tails than a normal's of their own."""
     rng, held = np.random.default_rng(runs), 0
     for _ in range(1000):
         luck = rng.normal(0, 1, runs)
