@@ -9,6 +9,8 @@
     correction   Kumar et al. 2024, arXiv:2409.12917 (SCoRe): plain training over two turns ends in a policy that does not
                  correct itself; a reward for the improvement and a KL that holds the first turn make one that does
     credit       Zeng et al. 2025, arXiv:2505.11821: credit for each turn learns better than credit for the trajectory
+    tool         the same where a turn is of use to the next: a calculator's feedback. The warm starts of
+                 benchmarks/tasks/calculator.toml come first, one per seed (the file has the line)
 
 What each setting leaves out of the paper's stands in docs/reproductions. Every run is kept with its settings, and is not
 trained again; differences are paired by seed, with Student's 95 % intervals over the seeds.
@@ -24,6 +26,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rows import kept_row
 from seeds import shown
 
@@ -31,9 +34,12 @@ from mathturn_gym._files import write_json
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.decoding import load_policy
+from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.feedback._calculator import last_calculation
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
+from mathturn_gym.types import Episode
 
 PLAYED: Final = 1024
 UNTRAINED: Final = "untrained"
@@ -73,6 +79,7 @@ class Claim:
 
 
 _CREDIT: Final[Mapping[str, Any]] = {"entropy_weight": 0.005, "learning_rate": 1e-3, "group_size": 4}
+_TOOL: Final[Mapping[str, Any]] = {"entropy_weight": 0.0, "group_size": 4}
 CLAIMS: Final[Mapping[str, Claim]] = {
     "unary": Claim(
         "training on one turn makes retries repeat; training over turns on 'wrong' alone solves more within k turns",
@@ -147,12 +154,38 @@ CLAIMS: Final[Mapping[str, Claim]] = {
             ("acc@1", "turn", "from the turn on"),
         ),
     ),
+    "tool": Claim(
+        "the same where a wrong answer can be of use to the next turn: it is credited with that, or it is not",
+        "benchmarks/tasks/calculator.toml",
+        60_000,
+        {
+            UNTRAINED: Arm(),
+            "trajectory": Arm("reinforce_pp_baseline", {**_TOOL, "discount": 1.0}),
+            "from the turn on": Arm("turn_rloo", {**_TOOL, "discount": 1.0}),
+            "from the turn on, shrunk baseline": Arm("shrunk_rloo", {**_TOOL, "discount": 1.0}),
+            "turn": Arm("turn_rloo", {**_TOOL, "discount": 0.0}),
+        },
+        ("acc@1", "acc@K", "calls"),
+        (
+            ("acc@K", "from the turn on", "trajectory"),
+            ("acc@K", "from the turn on, shrunk baseline", "trajectory"),
+            ("acc@K", "from the turn on", "turn"),
+            ("calls", "from the turn on", "turn"),
+            ("calls", "turn", UNTRAINED),
+        ),
+    ),
 }
 """The turns of one batch are the same whatever they are credited with: 128 episodes, 8 minibatches, two passes."""
 
 
+def calls(policy: Any, episode: Episode) -> bool:
+    """True where the first answer has a calculation that a calculator can repeat."""
+    first, last = episode.turn_spans[0]
+    return last_calculation(Dialogue(policy.tokenizer).text(episode.ids[first:last])) is not None
+
+
 def measured(policy: Any, config: RunConfig, names: Sequence[str]) -> dict[str, float]:
-    """Figures on the test split; `acc@K` is that of the last turn."""
+    """Figures on the test split; `acc@K` is that of the last turn, `calls` the share of first answers with a calculation."""
     env: Any = config.env.make("test", 128, policy=policy)
     try:
         episodes = collect(env, policy, PLAYED, seed=derive_seed(config.seed, "test"))
@@ -162,6 +195,9 @@ def measured(policy: Any, config: RunConfig, names: Sequence[str]) -> dict[str, 
     at_last = f"acc@{int(config.env.value('num_turns'))}"
     row = {}
     for name in names:
+        if name == "calls":
+            row[name] = float(np.mean([calls(policy, episode) for episode in episodes]))
+            continue
         value = found[at_last if name == "acc@K" else name].value
         row[name] = float("nan") if value is None else float(value)
     return {**row, "problems": float(len({episode.problem_id for episode in episodes}))}

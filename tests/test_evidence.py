@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import pytest
 from mathturn_gym.baselines import train
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.compare import load_matrix
+from mathturn_gym.baselines.recipes import CALCULATOR
+from mathturn_gym.baselines.tiny import train_tokenizer
 from mathturn_gym.synthetic import synthetic_episode
 from mathturn_gym.tasks import load_task
 from mathturn_gym.trajectories import read_episodes
@@ -105,7 +108,7 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured(benchmark: Call
 # ---- published claims
 
 
-@pytest.mark.parametrize("claim", ["unary", "correction", "credit"])
+@pytest.mark.parametrize("claim", ["unary", "correction", "credit", "tool"])
 def test_every_arm_of_a_claim_is_a_run_and_every_difference_is_between_two_of_them(
     claim: str, benchmark: Callable[[str], Any]
 ) -> None:
@@ -130,6 +133,24 @@ def test_a_claims_report_pairs_by_seed(benchmark: Callable[[str], Any]) -> None:
     text = bench.report("credit", found)
     assert "| acc@1: turn - trajectory | 0.040 [0.040, 0.040] |" in text, "seeds differ by more, and that cancels"
     assert "| untrained | 0.100 [-0.148, 0.348] | 0.500 [0.500, 0.500] |" in text
+
+
+def test_who_calls_the_calculator_is_seen_in_the_first_answer(benchmark: Callable[[str], Any]) -> None:
+    bench, tokenizer = benchmark("reproductions"), train_tokenizer(CALCULATOR.phrases)
+    end = tokenizer.eos_token_id
+
+    def called(*responses: str) -> bool:
+        ids, spans = [1], []
+        for response in responses:
+            said = [*tokenizer.encode(response), end]
+            spans.append((len(ids), len(ids) + len(said)))
+            ids += said
+        episode = SimpleNamespace(ids=np.array(ids), turn_spans=np.array(spans))
+        return bool(bench.calls(SimpleNamespace(tokenizer=tokenizer), episode))
+
+    assert called("154+382=\\boxed{1}", "\\boxed{536}")
+    assert not called("\\boxed{1}", "154+382=\\boxed{536}")
+    assert not called("536=\\boxed{1}")
 
 
 def test_a_run_of_a_claim_is_not_trained_again(

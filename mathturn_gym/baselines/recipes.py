@@ -1,7 +1,8 @@
 """What a warm start is made of: problems in their shares, tokenizer, model and training, as one value.
 
-    TINY    130 thousand parameters for `lins`, `add1` and `guess8`: the checkpoint that travels with the package
-    WORLD   1.1 million parameters for seven families of problems, made by `mathturn warmup FOLDER --recipe world`
+    TINY         130 thousand parameters for `lins`, `add1` and `guess8`: the checkpoint that travels with the package
+    WORLD        1.1 million parameters for seven families of problems, made by `mathturn warmup FOLDER --recipe world`
+    CALCULATOR   100 thousand parameters for sums that are beyond them, with a calculator that they seldom call
 
 `mathturn_gym.baselines.warmup` follows them.
 """
@@ -14,9 +15,9 @@ from typing import Final
 
 from mathturn_gym.baselines.tiny import PHRASES, TINY_SHAPE, Shape
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
-from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
+from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT, get_feedback
 
-__all__ = ["RECIPES", "TINY", "WORLD", "Part", "Recipe", "recipe_named"]
+__all__ = ["CALCULATOR", "RECIPES", "TINY", "WORLD", "Part", "Recipe", "recipe_named"]
 
 WRONG_ANSWERS: Final = ("digits", "golds")
 OPTIMIZERS: Final = ("adamw", "muon")
@@ -57,6 +58,10 @@ class Recipe:
         retry_share: Share of the dialogues in which wrong answers come before the right one.
         wrong_answers: Where the wrong answers before a retry come from: "digits" are the other digits (all answers are
             digits), "golds" are right answers to other problems of the same kind.
+        most_wrong: The most wrong answers before a right one.
+        feedback: Mode of the feedback on wrong answers, as an environment's.
+        calculations: Share of the right answers that write down what they are of, as `154+382=\\boxed{536}`; half of the
+            wrong ones do, which bear no loss. Then all problems are like "What is 154+382?".
         steps: Gradient steps.
         batch_size: Dialogues per step.
         groups: A batch is cut by length into this many parts, to be padded apart: retries are long, and few.
@@ -77,13 +82,18 @@ class Recipe:
     groups: int
     optimizer: str
     learning_rate: float
+    most_wrong: int = 3
+    feedback: str = "plain"
+    calculations: float = 0.0
 
     def __post_init__(self) -> None:
         """Checks the fields."""
-        for name in ("steps", "batch_size", "groups"):
+        for name in ("steps", "batch_size", "groups", "most_wrong"):
             check_int(name, getattr(self, name), low=1)
         check_float("learning_rate", self.learning_rate, low=0.0)
-        check_float("retry_share", self.retry_share, low=0.0, high=1.0)
+        for name in ("retry_share", "calculations"):
+            check_float(name, getattr(self, name), low=0.0, high=1.0)
+        get_feedback(self.feedback)
         if self.groups > self.batch_size:
             raise InvalidValueError(f"groups ({self.groups}) exceed batch_size ({self.batch_size})")
         for name, known in (("wrong_answers", WRONG_ANSWERS), ("optimizer", OPTIMIZERS)):
@@ -161,7 +171,39 @@ WORLD: Final = Recipe(
 )
 """The small world: seven families."""
 
-RECIPES: Final[Mapping[str, Recipe]] = {"tiny": TINY, "world": WORLD}
+CALCULATOR: Final = Recipe(
+    parts=(Part("add3", 1.0),),
+    phrases=(
+        "system\n",
+        "user\n",
+        "assistant\n",
+        "\\boxed{",
+        RIGHT_TEXT,
+        WRONG_TEXT,
+        " A calculator says ",
+        " There is no calculation in your response that a calculator could repeat.",
+        "What is ",
+        " = ",
+    ),
+    shape=TINY_SHAPE,
+    retry_share=0.7,
+    wrong_answers="golds",
+    most_wrong=1,
+    feedback="tool",
+    calculations=0.25,
+    steps=600,
+    batch_size=32,
+    groups=2,
+    optimizer="muon",
+    learning_rate=4e-3,
+)
+"""Sums of three digits, which it cannot do, and a calculator: it repeats what a wrong answer was of, if it says so.
+
+It can read the value off the feedback, and asks for it in a quarter of its answers: an id that earns nothing in its own
+turn, and the next turn's answer.
+"""
+
+RECIPES: Final[Mapping[str, Recipe]] = {"tiny": TINY, "world": WORLD, "calculator": CALCULATOR}
 """By name."""
 
 

@@ -5,12 +5,14 @@ Supervised learning on dialogues that the program writes itself, on the train sp
 be seen: they answer in the right format, and about four in ten problems rightly at the first try.
 
     problems         question ─► right answer; some of them after one to three wrong ones, which bear no loss
+    calculations     the same, and some answers write down what they are of: 154+382=\boxed{536}
     hidden numbers   question ─► any digit ─► feedback ─► any digit …, hints or not: the format, and nothing of use
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -29,12 +31,12 @@ from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.config import EnvConfig
 from mathturn_gym.dialogue import Dialogue
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
-from mathturn_gym.feedback import WRONG_TEXT
+from mathturn_gym.feedback import WRONG_TEXT, get_feedback
 from mathturn_gym.metrics import Estimate, summarize
 from mathturn_gym.problems import ProblemSource, load_problems
 from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.types import Ids, Policy, Problem
+from mathturn_gym.types import Ids, Policy, Problem, Status, TurnContext, Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WarmupProgress", "first_try_accuracy", "warmup", "warmup_dialogue"]
 
-MAX_WRONG: Final = 3
 GUESSES: Final = 3
+WRONG_CALCULATIONS: Final = 0.5
+_QUESTION: Final = re.compile(r"What is ([-+*/\d]+)\?")
+_WRONG: Final = Verdict(Status.WRONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +158,44 @@ def warmup_dialogue(
     if recipe.parts[kind].problems.startswith("guess"):
         turns = _blind_guesses(rng, problem)
     else:
-        count = int(rng.integers(1, MAX_WRONG + 1)) if rng.random() < recipe.retry_share else 0
-        wrong = _other_digits if recipe.wrong_answers == "digits" else _other_golds
-        # Wrong answers are shown and bear no loss; the last is right.
-        turns = [(answer, WRONG_TEXT, False) for answer in wrong(rng, problem, sources[kind], count)]
-        turns.append((problem.gold[0], "", True))
+        turns = _answers(rng, problem, recipe, sources[kind])
     ids = [dialogue.prompt_ids(problem.prompt)]
     mask = [np.zeros(len(ids[0]), np.bool_)]
     end = np.array([dialogue.tokenizer.eos_token_id], np.int64)
-    for turn, (answer, feedback, learned) in enumerate(turns):
-        said = np.concatenate([np.array(dialogue.tokenizer.encode(f"\\boxed{{{answer}}}"), np.int64), end])
+    for turn, (response, feedback, learned) in enumerate(turns):
+        said = np.concatenate([np.array(dialogue.tokenizer.encode(response), np.int64), end])
         ids.append(said)
         mask.append(np.full(len(said), learned))
         if turn < len(turns) - 1:
             ids.append(dialogue.feedback_ids(feedback, turn, said))
             mask.append(np.zeros(len(ids[-1]), np.bool_))
     return np.concatenate(ids), np.concatenate(mask)
+
+
+def _answers(
+    rng: np.random.Generator, problem: Problem, recipe: Recipe, source: ProblemSource
+) -> list[tuple[str, str, bool]]:
+    """(response, feedback, learned) by turn: wrong answers are shown and bear no loss; the last is right."""
+    count = int(rng.integers(1, recipe.most_wrong + 1)) if rng.random() < recipe.retry_share else 0
+    wrong = (_other_digits if recipe.wrong_answers == "digits" else _other_golds)(rng, problem, source, count)
+    responses = [_written(rng, problem, answer, WRONG_CALCULATIONS, recipe) for answer in wrong]
+    feedback = get_feedback(recipe.feedback)
+    turns = [
+        (response, feedback(TurnContext(problem, turn, count + 1, response, verdict=_WRONG)), False)
+        for turn, response in enumerate(responses)
+    ]
+    return [*turns, (_written(rng, problem, problem.gold[0], recipe.calculations, recipe), "", True)]
+
+
+def _written(rng: np.random.Generator, problem: Problem, answer: str, share: float, recipe: Recipe) -> str:
+    """The response of an answer; in a share of them with the calculation before it, if the recipe has any."""
+    boxed = f"\\boxed{{{answer}}}"
+    if not recipe.calculations or rng.random() >= share:
+        return boxed
+    question = _QUESTION.fullmatch(problem.prompt)
+    if question is None:
+        raise InvalidValueError(f"calculations needs problems like 'What is 1+2?', got {problem.prompt!r}")
+    return f"{question[1]}={boxed}"
 
 
 def _other_digits(rng: np.random.Generator, problem: Problem, source: ProblemSource, count: int) -> list[str]:
@@ -192,9 +218,9 @@ def _other_golds(rng: np.random.Generator, problem: Problem, source: ProblemSour
 
 
 def _blind_guesses(rng: np.random.Generator, problem: Problem) -> list[tuple[str, str, bool]]:
-    """(answer, feedback, learned) by turn: any digit, whatever the feedback says - and it says anything."""
+    """(response, feedback, learned) by turn: any digit, whatever the feedback says - and it says anything."""
     hints = ("", *(f" Hint: {hint}" for hint in (*problem.hints, *problem.false_hints)))
-    return [(str(rng.integers(10)), WRONG_TEXT + str(rng.choice(hints)), True) for _ in range(GUESSES)]
+    return [(f"\\boxed{{{rng.integers(10)}}}", WRONG_TEXT + str(rng.choice(hints)), True) for _ in range(GUESSES)]
 
 
 def _fit(

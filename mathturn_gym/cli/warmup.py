@@ -17,7 +17,7 @@ __all__ = ["warmup"]
 def warmup(
     output_dir: Annotated[Path, typer.Argument(help="Folder to write; new or empty.")],
     recipe: Annotated[
-        str, typer.Option(help="tiny: the built-in policy, under a minute; world: seven families, minutes.")
+        str, typer.Option(help="tiny: the built-in policy; world: seven families; calculator: sums with a calculator.")
     ] = "tiny",
     seed: Annotated[int, typer.Option(help="Decides initial weights and dialogues.")] = 0,
     steps: Annotated[int | None, typer.Option(help="Gradient steps; by default the recipe's.")] = None,

@@ -64,8 +64,8 @@ class Task:
 
     @property
     def policy(self) -> PolicyConfig:
-        """The policy that is played and trained where none is named."""
-        policy: PolicyConfig = part_from_json("policy", self.tables.get("policy", {}))
+        """The policy that is played and trained where none is named; of a policy per seed, that of seed 0."""
+        policy: PolicyConfig = part_from_json("policy", _of_seed(self.tables, 0).get("policy", {}))
         return policy
 
     @property
@@ -80,7 +80,7 @@ class Task:
         *,
         budget: Mapping[str, Any] | None = None,
     ) -> RunConfig:
-        """The run of an algorithm on this task.
+        """The run of an algorithm on this task; "{seed}" in `policy.model` is the run's seed.
 
         Args:
             algorithm: A name, the import path of a class of your own, or an algorithm with its options; None is the
@@ -112,6 +112,7 @@ class Task:
         given = dotted(settings or {})
         parts = {**changed(self._suited(parts, given), given, kind), "task": self.name}
         options = {key: value for key, value in parts.pop("algorithm").items() if key != "name"}
+        parts = _of_seed(parts, parts.get("seed", 0))
         return RunConfig.from_json(parts, algorithm=kind.from_options(options))
 
     def _suited(self, parts: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,6 +199,14 @@ def load_task(task: str | Path) -> Task:
     except InvalidValueError as error:
         raise InvalidValueError(f"task {str(task)!r}: {error}") from error
     return found
+
+
+def _of_seed(parts: Mapping[str, Any], seed: object) -> dict[str, Any]:
+    """The tables with the policy of this seed: where every run has a warm start of its own, intervals over runs hold both."""
+    policy = parts.get("policy", {})
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("model"), str):
+        return dict(parts)
+    return {**parts, "policy": {**policy, "model": policy["model"].replace("{seed}", str(seed))}}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import warmup as module
-from mathturn_gym.baselines.recipes import TINY, WORLD
+from mathturn_gym.baselines.recipes import CALCULATOR, TINY, WORLD, Part
 from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
 from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy, warmup, warmup_dialogue
 from mathturn_gym.config import EnvConfig
@@ -181,6 +183,44 @@ def test_only_right_answers_are_learned_in_the_world_and_only_of_the_train_split
     assert seen == set(WORLD.problems)
     assert set(turns) == {1, 2, 3, 4}
     assert 0.08 < np.mean(np.array(turns) > 1) < 0.23
+
+
+def test_who_writes_down_the_calculation_is_told_its_value_in_the_environments_words(tmp_path: Path) -> None:
+    dialogue = Dialogue(train_tokenizer(CALCULATOR.phrases))
+    source = Drawn("add3")
+    asked, told = [], []
+    for seed in range(400):
+        source.problems.clear()
+        ids, mask = warmup_dialogue(np.random.default_rng(seed), dialogue, CALCULATOR, [source])
+        problem = source.problems[0]
+        calculation = problem.prompt.removeprefix("What is ").removesuffix("?")
+        assert split_of(problem.prompt) == "train"
+        text = dialogue.decode(ids)
+        said = [part.partition("<|im_end|>")[0] for part in text.split("<|im_start|>assistant\n")[1:]]
+        right = [f"\\boxed{{{problem.gold[0]}}}", f"{calculation}=\\boxed{{{problem.gold[0]}}}"]
+        assert said[-1] in right
+        assert dialogue.decode(ids[mask]) == f"{said[-1]}<|im_end|>", "the right answer alone is learned"
+        asked.append(said[-1] == right[1])
+        if len(said) == 2:
+            (value,) = re.findall(r" A calculator says (\S+ = \d+)\.", text) or [None]
+            told.append(value is not None)
+            assert value == (f"{calculation} = {problem.gold[0]}" if said[0].startswith(f"{calculation}=") else None)
+            config = EnvConfig(train=[problem], feedback="tool", num_turns=2, max_completion_tokens=24)
+            env: Any = config.make("train", policy=SimpleNamespace(tokenizer=dialogue.tokenizer))
+            env.reset(seed=0)
+            first = np.array([*dialogue.tokenizer.encode(said[0]), dialogue.tokenizer.eos_token_id])
+            observation, *_ = env.step(first)
+            assert text.startswith(dialogue.decode(observation)), "the environment's own words"
+            env.close()
+    assert 0.2 < np.mean(asked) < 0.3
+    assert 0.4 < np.mean(told) < 0.6
+    assert 0.6 < len(told) / 400 < 0.8
+
+
+def test_calculations_need_problems_that_are_some(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(CALCULATOR, parts=(Part("lins", 1.0),), calculations=1.0)
+    with pytest.raises(InvalidValueError, match=r"calculations needs problems like 'What is 1\+2\?', got 'Solve"):
+        warmup(tmp_path / "warm", recipe, steps=1)
 
 
 def test_first_try_accuracy_is_that_of_the_parts() -> None:

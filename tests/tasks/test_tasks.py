@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mathturn_gym.baselines import RunConfig
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.algorithms.grpo import GRPO
 from mathturn_gym.errors import InvalidValueError
@@ -155,6 +156,18 @@ def test_a_file_of_ones_own_is_a_copy_that_was_changed(tmp_path: Path) -> None:
     assert (task.name, task.env.value("num_turns")) == ("mine", 3)
     assert task.config("grpo").policy.model == "somewhere/else"
     assert task.config("grpo").task == "mine"
+
+
+def test_a_policy_can_be_the_seeds_own(tmp_path: Path) -> None:
+    text = load_task("lins").path.read_text()
+    task = load_task(write(tmp_path, text.replace('"builtin"', '"runs/warm-{seed}"')))
+    assert task.policy.model == "runs/warm-0"
+    assert task.config("grpo", {"seed": 12}).policy.model == "runs/warm-12"
+    assert task.config("grpo").policy.model == "runs/warm-0", "the default seed"
+    tuned = task.config("clipped_reinforce", {"seed": 12})
+    assert tuned.optimization == load_task("lins").config("clipped_reinforce").optimization, "it is the task's own policy"
+    assert task.config("grpo", {"seed": 3, "policy.model": "runs/{seed}/x"}).policy.model == "runs/3/x"
+    assert RunConfig.from_json(tuned.to_json()) == tuned
 
 
 @pytest.mark.parametrize(
