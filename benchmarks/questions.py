@@ -1,7 +1,7 @@
 """Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
 
     python benchmarks/questions.py                                            # lins and guess8, 5 seeds
-    python benchmarks/questions.py --tasks lins --set entropy_weight=0.005 --out runs/benchmarks/questions-005
+    python benchmarks/questions.py --tasks lins --seeds 10 --set entropy_weight=0.005 --out runs/benchmarks/questions-005
     python benchmarks/questions.py --tasks smol-add2 --tokens 20000 --seeds 3
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?

@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that decides a warm start, but for the seed.
+    r"""Everything that decides a warm start, but for the seed.
 
     Args:
         parts: Kinds of problems; their shares add up to 1.
@@ -60,7 +60,7 @@ class Recipe:
             digits), "golds" are right answers to other problems of the same kind.
         most_wrong: The most wrong answers before a right one.
         feedback: Mode of the feedback on wrong answers, as an environment's.
-        calculations: Share of the right answers that write down what they are of, as `154+382=\\boxed{536}`; half of the
+        calculations: Share of the right answers that write down what they are of, as `154+382=\boxed{536}`; half of the
             wrong ones do, which bear no loss. Then all problems are like "What is 154+382?".
         steps: Gradient steps.
         batch_size: Dialogues per step.

@@ -1,4 +1,4 @@
-"""The warm start: a tokenizer and a checkpoint that has the format, and a little arithmetic, from nothing.
+r"""The warm start: a tokenizer and a checkpoint that has the format, and a little arithmetic, from nothing.
 
 Supervised learning on dialogues that the program writes itself, on the train splits only, by a recipe (see
 `mathturn_gym.baselines.recipes`). The checkpoints are *meant* to be weak, so that what reinforcement learning adds can

@@ -165,7 +165,9 @@ def test_a_policy_can_be_the_seeds_own(tmp_path: Path) -> None:
     assert task.config("grpo", {"seed": 12}).policy.model == "runs/warm-12"
     assert task.config("grpo").policy.model == "runs/warm-0", "the default seed"
     tuned = task.config("clipped_reinforce", {"seed": 12})
-    assert tuned.optimization == load_task("lins").config("clipped_reinforce").optimization, "it is the task's own policy"
+    assert tuned.optimization == load_task("lins").config("clipped_reinforce").optimization, (
+        "it is the task's own policy"
+    )
     assert task.config("grpo", {"seed": 3, "policy.model": "runs/{seed}/x"}).policy.model == "runs/3/x"
     assert RunConfig.from_json(tuned.to_json()) == tuned
 
