@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, register
@@ -139,10 +140,10 @@ class ClassicAlgorithm(BaseAlgorithm):
         super().check(config)
         policy = config.policy
         plain = dataclasses.replace(policy, model="builtin", init="pretrained", grammar=None)
-        if policy.model != "builtin" or plain != type(policy)():
+        if (policy.model != "builtin" and Path(policy.model).name == policy.model) or plain != type(policy)():
             raise InvalidValueError(
-                f"{self.name} begins with the built-in model's weights or with random ones: of the policy it reads init"
-                f" and grammar alone, got {policy}"
+                f"{self.name} begins with the built-in model's weights or with random ones, or with those of a folder"
+                f" (./warm) that mathturn warmup wrote: of the policy it reads init and grammar alone, got {policy}"
             )
         if config.evaluation.patience:
             raise InvalidValueError(f"{self.name} does not stop early: evaluation.patience must be 0")

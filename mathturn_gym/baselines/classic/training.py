@@ -75,7 +75,12 @@ class ClassicSession(Session):
         assert isinstance(config.algorithm, ClassicAlgorithm)
         self.config, self.algorithm = config, config.algorithm
         algorithm, self.num_turns = config.algorithm, int(config.env.value("num_turns"))
-        tokenizer = load_tokenizer("builtin")
+        self._warm_start = BUILTIN_PATH if config.policy.model == "builtin" else Path(config.policy.model)
+        if not self._warm_start.is_dir():
+            raise CheckpointError(
+                f"policy.model {config.policy.model!r} is no folder: {algorithm.name} needs one on this machine"
+            )
+        tokenizer = load_tokenizer(config.policy.model)
         source = config.env.problems("train")
         self.curriculum = source if isinstance(source, Curriculum) else None
         ids = _action_ids(algorithm.answer_characters, tokenizer)
@@ -98,7 +103,7 @@ class ClassicSession(Session):
             self._eval_env = validation_env(config)
             self.model = self._make_model()
             if config.policy.init == "pretrained":
-                load_language_model(self.model.policy, BUILTIN_PATH, None if masks else ids)
+                load_language_model(self.model.policy, self._warm_start, None if masks else ids)
             self._randomness = _state_of_randomness()
 
     @property
@@ -180,7 +185,7 @@ class ClassicSession(Session):
         if isinstance(algorithm, QRDQN):
             policy["n_quantiles"] = algorithm.quantiles
         if isinstance(algorithm, ActorCritic):
-            policy = language_model_kwargs(BUILTIN_PATH, share_features_extractor=algorithm.share_trunk)
+            policy = language_model_kwargs(self._warm_start, share_features_extractor=algorithm.share_trunk)
             if config.policy.init == "random":  # the extractor draws its own first weights
                 policy["features_extractor_kwargs"] = sizes
         if isinstance(algorithm, RecurrentPPO):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import signal
@@ -13,11 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mathturn_gym.baselines import RunConfig, TrainResult, train
 from mathturn_gym.baselines._run_folder import read_metrics
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.classic import PPO, load_classic, training
+from mathturn_gym.baselines.recipes import CALCULATOR
+from mathturn_gym.baselines.tiny import Shape
+from mathturn_gym.baselines.warmup import warmup
 from mathturn_gym.decoding import load_policy
 from mathturn_gym.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
@@ -142,6 +147,28 @@ def test_the_warm_start_is_the_language_models(tmp_path: Path) -> None:
     warm, cold = (line["validation/acc@1"] for line in found)
     assert warm > 0.2
     assert cold < 0.05
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_a_warm_start_of_ones_own_is_begun_with(name: str, tmp_path: Path) -> None:
+    """Vocabulary, shape and weights are those of its folder: as good untrained as the language model in it."""
+    folder = warmup(tmp_path / "warm", dataclasses.replace(CALCULATOR, shape=Shape(32, 1, 2, 32)), steps=2)
+    sizes = {"width": 32, "layers": 1, "heads": 2, "feedforward": 32, "answer_characters": "+="}
+    begun = {"policy.model": str(folder), "policy.init": "pretrained"}  # the task begins with random weights
+    settings = {**sizes, **begun, "env.feedback": "tool", "env.max_completion_tokens": 20}
+    done = run(name, tmp_path / "run", task="add1", settings=settings, tokens=8)
+    assert done.status == "finished"
+    began, ended = load_file(folder / "model.safetensors"), load_classic(tmp_path / "run").model.policy.state_dict()
+    tables = [value for key, value in ended.items() if key.endswith("embed_tokens.weight")]
+    assert tables
+    for table in tables:
+        assert table.shape == began["model.embed_tokens.weight"].shape
+        assert (table - began["model.embed_tokens.weight"]).abs().max() < 0.05, "it began there"
+
+
+def test_a_warm_start_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"policy\.model '.*/none' is no folder: sb3_ppo needs one"):
+        run("sb3_ppo", tmp_path / "run", settings={"policy.model": str(tmp_path / "none")})
 
 
 def test_cpu_seconds_and_episodes_end_a_run(tmp_path: Path) -> None:
