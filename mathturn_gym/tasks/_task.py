@@ -26,7 +26,7 @@ _TUNED: Final = ("entropy_weight", "critic_learning_rate")
 _FIGURE: Final = re.compile(r"acc@[1-9]\d*")
 _TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")
-_KEYS: Final = ("about", "algorithm", "algorithms", "scale", "threads", "save_every", "keep", *_TABLES)
+_KEYS: Final = ("about", "base", "algorithm", "algorithms", "scale", "threads", "save_every", "keep", *_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +154,15 @@ def load_task(task: str | Path) -> Task:
     """A task by its name or file.
 
     Args:
-        task: A name of `task_names()`, or the path of a TOML file.
+        task: A name of `task_names()`, or the path of a TOML file. With `base = "lins"` a file has everything of that task,
+            and says what differs.
 
     Raises:
         InvalidValueError: unknown name (the nearest is suggested); a file that cannot be read; an unknown key in it, or
             a value outside its range.
     """
-    is_file = isinstance(task, Path) or str(task).endswith(".toml")
-    if not is_file and task not in task_names():
-        raise_unknown_name("task", task, [*task_names(), "FILE.toml"])
-    path = Path(task) if is_file else _FOLDER / f"{task}.toml"
-    data = _read(path)
-    for name in data:
-        if name not in _KEYS:
-            raise_unknown_name(f"key of task {str(task)!r}", name, _KEYS)
+    path = _path(task)
+    data = _whole(path, task)
     if "env" not in data:
         raise InvalidValueError(f"task {str(task)!r} lacks the table [env]")
     for name in _TABLES:
@@ -207,6 +202,38 @@ def _of_seed(parts: Mapping[str, Any], seed: object) -> dict[str, Any]:
     if not isinstance(policy, Mapping) or not isinstance(policy.get("model"), str):
         return dict(parts)
     return {**parts, "policy": {**policy, "model": policy["model"].replace("{seed}", str(seed))}}
+
+
+def _path(task: str | Path) -> Path:
+    if isinstance(task, Path) or str(task).endswith(".toml"):
+        return Path(task)
+    if task not in task_names():
+        raise_unknown_name("task", task, [*task_names(), "FILE.toml"])
+    return _FOLDER / f"{task}.toml"
+
+
+def _whole(path: Path, task: str | Path) -> dict[str, Any]:
+    """The file's keys, over those of its base: a task of the package, which has none itself."""
+    data = _read(path)
+    for name in data:
+        if name not in _KEYS:
+            raise_unknown_name(f"key of task {str(task)!r}", name, _KEYS)
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    if base not in task_names():
+        raise_unknown_name(f"base of task {str(task)!r}", base, task_names())
+    return _merged(_read(_path(base)), data)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables in tables are merged; anything else of `above` takes the place of what is below."""
+    both = {
+        name
+        for name in below.keys() & above.keys()
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping)
+    }
+    return {**below, **above, **{name: _merged(below[name], above[name]) for name in both}}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,31 @@ def test_a_file_of_ones_own_is_a_copy_that_was_changed(tmp_path: Path) -> None:
     assert task.config("grpo").task == "mine"
 
 
+def test_a_file_that_says_what_differs_from_a_task(tmp_path: Path) -> None:
+    text = """
+base = "lins"
+about = "Two turns."
+[env]
+num_turns = 2
+[algorithms.grpo]
+optimization = { learning_rate = 1e-4 }
+[algorithms.rloo.optimization]
+warmup = 7
+"""
+    task, lins = load_task(write(tmp_path, text)), load_task("lins")
+    assert (task.name, task.about, task.env.value("num_turns")) == ("mine", "Two turns.", 2)
+    assert task.env.value("problems") == lins.env.value("problems")
+    assert dict(task.scale) == dict(lins.scale)
+    grpo = task.config("grpo")
+    assert grpo.algorithm == lins.config("grpo").algorithm, (
+        "what the base tuned stays, where the file says nothing of it"
+    )
+    assert grpo.optimization == dataclasses.replace(lins.config("grpo").optimization, learning_rate=1e-4)
+    rloo = task.config("rloo").optimization
+    assert (rloo.warmup, rloo.batch_episodes) == (7, lins.config("rloo").optimization.batch_episodes)
+    assert lins.config("rloo").optimization.warmup == 80, "the base is as it was"
+
+
 def test_a_policy_can_be_the_seeds_own(tmp_path: Path) -> None:
     text = load_task("lins").path.read_text()
     task = load_task(write(tmp_path, text.replace('"builtin"', '"runs/warm-{seed}"')))
@@ -190,6 +216,10 @@ def test_a_policy_can_be_the_seeds_own(tmp_path: Path) -> None:
         ("algorithms = 3\n[env]\n[budget]\ntokens = 1", "algorithms must be tables"),
         ("[env]\n[budget]\ntokens = 1\n[algorithms.clipped_reinforce]\nclp = 1", "did you mean 'clip'"),
         ("env = 3\n[budget]\ntokens = 1", "env must be a table"),
+        ("base = 'linz'", "unknown base of task '.*mine.toml' 'linz': did you mean 'lins'"),
+        ("base = 3", "unknown base of task"),
+        ("base = 'lins'\nenv = 3", "env must be a table"),
+        ("base = 'lins'\n[env]\nnum_turn = 1", "did you mean 'num_turns'"),
     ],
 )
 def test_mistakes_are_found_where_the_file_is_loaded(tmp_path: Path, text: str, message: str) -> None:
