@@ -1,6 +1,8 @@
 """How often every interval that the package prints holds the truth, in simulation.
 
-    python benchmarks/intervals.py                    # 1,000 simulations a row; writes the tables into docs/metrics.md
+    python benchmarks/intervals.py                    # 1,000 simulations a row, 15 CPU minutes; writes into docs/metrics.md
+
+Rows that an earlier call has simulated are read from its JSON: what changes an interval deletes that file first.
 
 Each row simulates evaluations (or comparisons of training runs) whose truth is known, and counts how often a 95 %
 interval holds it: the package's, and for comparison the percentiles of the bootstrap that the package used before, and
@@ -20,7 +22,15 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile
+from mathturn_gym._files import write_json
+from mathturn_gym.baselines.compare.statistics import (
+    AGGREGATES,
+    aggregate,
+    difference,
+    improvement,
+    profile,
+    shared,
+)
 from mathturn_gym.metrics import Estimate, pass_at_k
 from mathturn_gym.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
 
@@ -186,6 +196,13 @@ def by_seed(rng: Rng, shape: str, truth: float, runs: int) -> tuple[float, Ends,
     return truth, ends(difference(one, other)), percentiles(drawn), None
 
 
+def in_common(rng: Rng, truth: float, rows: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
+    luck = rng.normal(0, truth**0.5, runs)
+    table = rng.normal(0, 9, (rows, 1)) + luck + rng.normal(0, (1 - truth) ** 0.5, (rows, runs))
+    drawn = [shared(table[:, rng.integers(0, runs, runs)]).value for _ in range(100)]
+    return truth, ends(shared(table)), percentiles(np.array(drawn, np.float64)), None
+
+
 def better(rng: Rng, shift: float, tasks: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
     x = [rng.normal(shift, 1, runs) for _ in range(tasks)]
     y = [rng.normal(0, 1, runs) for _ in range(tasks)]
@@ -283,6 +300,11 @@ def tables() -> Iterator[tuple[str, list[str], list[Row]]]:
         for runs in (3, 5, 10):
             given_pairs = partial(by_seed, shape=shape, truth=float((one - other).mean()), runs=runs)
             rows.append(Row((f"difference, {shape}", "1", str(runs)), given_pairs))
+    for part in (0.0, 0.3, 0.8):
+        for algorithms in (2, 15):
+            for runs in (3, 5, 10):
+                label = f"share of seeds, {part}, {algorithms} rows"
+                rows.append(Row((label, "1", str(runs)), partial(in_common, truth=part, rows=algorithms, runs=runs)))
     for shift in (0.0, 0.7, 3.0):
         for count in (1, 3):
             for runs in (3, 5, 10):
@@ -344,22 +366,32 @@ def markdown(title: str, heads: Sequence[str], rows: Sequence[dict[str, Any]]) -
     return "\n".join(lines)
 
 
+def kept_rows(file: Path, runs: int) -> dict[tuple[str, tuple[str, ...]], dict[str, Any]]:
+    """What an earlier call has simulated, by the table's title and the row's cells; every row has a stream of its own."""
+    if not file.exists():
+        return {}
+    before = json.loads(file.read_text(encoding="utf-8"))
+    if before["runs"] != runs:
+        return {}
+    return {(row["title"], tuple(row["cells"])): row for row in before["rows"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1_000, help="simulations a row")
     parser.add_argument("--docs", type=Path, default=Path("docs/metrics.md"), help="the page whose tables are replaced")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/intervals.json"))
     options = parser.parse_args()
-    written, facts = [], []
-    for title, heads, rows in tables():
-        found = []
-        for row in rows:
-            found.append(simulate(row, options.runs))
-            print(title[:20], found[-1], flush=True)
-        written.append(markdown(title, heads, found))
-        facts.append({"title": title, "rows": found})
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"runs": options.runs, "tables": facts}, indent=1) + "\n", encoding="utf-8")
+    kept = kept_rows(options.out, options.runs)
+    written = []
+    for title, heads, rows in tables():
+        for row in rows:
+            if (title, row.cells) not in kept:
+                kept[title, row.cells] = {"title": title, **simulate(row, options.runs)}
+                write_json(options.out, {"runs": options.runs, "rows": list(kept.values())})
+            print(title[:20], kept[title, row.cells], flush=True)
+        written.append(markdown(title, heads, [kept[title, row.cells] for row in rows]))
     page = options.docs.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]

@@ -105,6 +105,27 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured(benchmark: Call
     assert bench.deaf_at("lins", 4) is None
 
 
+# ---- comparisons
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_run_of_every_comparison_has_a_config(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `mathturn compare` would begin it, from the repository's root; warm starts come later."""
+    monkeypatch.chdir(BENCHMARKS.parent)
+    seen = set()
+    for cell in load_matrix(file, seeds=[11]).cells():
+        config = load_task(cell.task).config(
+            cell.algorithm, {**cell.settings, "seed": cell.seed}, budget={"tokens": cell.tokens}
+        )
+        assert "{" not in config.policy.model
+        if "{seed}" in load_task(cell.task).tables["policy"]["model"]:
+            assert config.policy.model.endswith("-11")
+        seen.add((cell.label, cell.task))
+    assert len(seen) > 1
+
+
 # ---- published claims
 
 
@@ -332,7 +353,7 @@ def test_the_coverage_of_every_printed_interval_is_on_its_page(benchmark: Callab
     titles = re.findall(r"^\*\*(.*)\*\*$", tables, re.MULTILINE)
     assert len(titles) == 4
     rows = re.findall(r"^\| (.+?) \| .*? \| .*? \| ([\d.]+)", tables, re.MULTILINE)
-    assert len(rows) == 206
+    assert len(rows) == 224
     named = {name.split(",")[0].strip("`") for name, _ in rows}
     figures = {
         "corrected",
@@ -344,7 +365,7 @@ def test_the_coverage_of_every_printed_interval_is_on_its_page(benchmark: Callab
         "pass@4",
         "retry_gain@4",
     }
-    over_seeds = {*intervals.AGGREGATES, "difference", "probability of improvement", "profile"}
+    over_seeds = {*intervals.AGGREGATES, "difference", "probability of improvement", "profile", "share of seeds"}
     assert figures | over_seeds <= named
     of_rates, _, of_differences, _ = tables.split("\n**")[1:]
     held = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mathturn_gym.metrics._quantiles import beta_cdf, beta_quantile, normal_quantile, t_quantile
+from mathturn_gym.metrics._quantiles import beta_cdf, beta_quantile, f_quantile, normal_quantile, t_quantile
 
 shapes = st.floats(0.2, 1e5)
 
@@ -25,6 +25,11 @@ def test_its_inverse(p: float, a: float, b: float) -> None:
 @given(st.floats(0.5, 0.9995), st.floats(1, 1e6))
 def test_students_t(p: float, degrees: float) -> None:
     assert t_quantile(p, degrees) == pytest.approx(stats.t.ppf(p, degrees), rel=1e-7, abs=1e-9)
+
+
+@given(st.sampled_from([0.025, 0.5, 0.95, 0.975]), st.floats(1, 500), st.floats(1, 500))
+def test_fishers_f(p: float, numerator: float, denominator: float) -> None:
+    assert f_quantile(p, numerator, denominator) == pytest.approx(stats.f.ppf(p, numerator, denominator), rel=1e-7)
 
 
 def test_the_limits() -> None:

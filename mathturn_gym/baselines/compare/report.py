@@ -24,12 +24,13 @@ from mathturn_gym.baselines.compare.cells import CellFolder, Outcome
 from mathturn_gym.baselines.compare.page import Section, write_page
 from mathturn_gym.baselines.compare.results import LAST, Results, used_of
 from mathturn_gym.baselines.compare.runner import read_cells, read_scales
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, shared
 from mathturn_gym.baselines.compare.summary import (
     aggregate_table,
     cell_table,
     difference_table,
     improvement_table,
+    seed_table,
     task_table,
 )
 from mathturn_gym.baselines.compare.tables import Table, as_markdown
@@ -110,13 +111,20 @@ def make_report(
     }
     held = [difference_table(results, task, against) for task in results.tasks] if against is not None else []
     better = [improvement_table(results, view) for view in results.views if len(results.complete(view)) > 1]
+    seeds = seed_table(results)
     every = cell_table(results)
     pictures = _pictures(results, folder, resamples, seed)
-    tables = [*over_all, *(table for those in by_task.values() for table in those), *held, *better]
+    tables = [
+        *over_all,
+        *(table for those in by_task.values() for table in those),
+        *held,
+        *better,
+        *([seeds] if seeds.rows else []),
+    ]
     command = str(written.get("command", ""))
     _write_raw(folder, results, against, resamples, seed)
     (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
-    sections = _sections(over_all, by_task, held, better, every, pictures)
+    sections = _sections(over_all, by_task, held, better, seeds, every, pictures)
     write_page(
         folder / "report.html",
         title=f"{len(results.labels)} algorithms on {', '.join(results.tasks)}",
@@ -143,6 +151,7 @@ def _sections(
     by_task: Mapping[str, Sequence[Table]],
     held: Sequence[Table],
     better: Sequence[Table],
+    seeds: Table,
     every: Table,
     pictures: Sequence[tuple[str, str]],
 ) -> list[Section]:
@@ -173,6 +182,7 @@ def _sections(
         *([("Differences from one row", "", held, [])] if held else []),
         ("Performance profiles", profiles, [], those("profiles")),
         ("Probability of improvement", "", better, those("improvement")),
+        *([("What seeds share", "", [seeds], [])] if seeds.rows else []),
         ("Every run", "", [every], []),
     ]
 
@@ -210,6 +220,7 @@ def _write_raw(folder: Path, results: Results, against: str | None, resamples: i
             "differences": {}
             if against is None
             else {task: _differences_json(results, task, against) for task in results.tasks},
+            "seeds": {task: _seeds_json(results, task) for task in results.tasks},
             "improvement": {view: _improvement_json(results, view) for view in results.views},
             "versions": _facts(),
         },
@@ -277,6 +288,16 @@ def _differences_json(results: Results, task: str, against: str) -> dict[str, An
             pairs = results.paired(label, against, "test", task, f"acc@{k}")
             if label != against and pairs.size:
                 found.setdefault(label, {})[f"acc@{k}"] = difference(*pairs).to_dict()
+    return found
+
+
+def _seeds_json(results: Results, task: str) -> dict[str, Any]:
+    """By figure: the share of the variance between a row's runs that lies in their seeds."""
+    found: dict[str, Any] = {}
+    for name in (f"acc@{k}" for k in range(1, results.turns(task) + 1)):
+        scores = results.crossed("test", task, name)
+        if min(scores.shape) > 1:
+            found[name] = shared(scores).to_dict()
     return found
 
 

@@ -132,12 +132,23 @@ class Results:
         self, label: str, other: str, view: str, task: str, figure: str | None = None
     ) -> npt.NDArray[np.float64]:
         """The scores of two rows on a task, of the seeds that both have, float64 (2, N)."""
-        first, second = (
+        return self.aligned([label, other], view, task, figure)
+
+    def aligned(
+        self, labels: Sequence[str], view: str, task: str, figure: str | None = None
+    ) -> npt.NDArray[np.float64]:
+        """The scores of rows on a task, of the seeds that all of them have, float64 (len(labels), N)."""
+        found = [
             {one.cell.seed: score for one in self.of(row, task) if (score := self.score(one, view, figure)) is not None}
-            for row in (label, other)
-        )
-        seeds = sorted(first.keys() & second.keys())
-        return np.array([[row[seed] for seed in seeds] for row in (first, second)], dtype=np.float64)
+            for row in labels
+        ]
+        seeds = sorted(set.intersection(*(set(row) for row in found)))
+        return np.array([[row[seed] for seed in seeds] for row in found], dtype=np.float64)
+
+    def crossed(self, view: str, task: str, figure: str) -> npt.NDArray[np.float64]:
+        """The scores of the rows with two runs or more, of the seeds that all of these have, float64 (rows, N)."""
+        labels = [label for label in self.labels if self.scores(label, view, task, figure).size > 1]
+        return self.aligned(labels, view, task, figure) if labels else np.empty((0, 0))
 
     def scale(self, task: str) -> tuple[float, float]:
         """What blind guessing reaches on a task and what can be reached at most, in the comparison's figure."""

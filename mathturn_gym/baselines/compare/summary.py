@@ -9,7 +9,7 @@ import numpy as np
 
 from mathturn_gym.baselines.compare.cells import Outcome
 from mathturn_gym.baselines.compare.results import LAST, Results, used_of
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, shared
 from mathturn_gym.baselines.compare.tables import Table
 from mathturn_gym.metrics import Estimate
 
@@ -21,6 +21,7 @@ __all__ = [
     "difference_table",
     "improvement_table",
     "remarks",
+    "seed_table",
     "task_table",
 ]
 
@@ -162,6 +163,29 @@ def improvement_table(results: Results, view: str) -> Table:
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))
         table.rows.append(row)
+    return table
+
+
+def seed_table(results: Results) -> Table:
+    """How much of what tells a row's runs apart lies in their seeds, which all rows share.
+
+    Args:
+        results: Of the comparison.
+    """
+    lead = (
+        "Runs with one seed have the same problems in the same order, and the same warm start where every seed has its own."
+        " Share: of the variance between the runs of a row, with its 95 % interval; where it is large, differences between"
+        " rows are far more certain than the rows themselves. Test split, of the seeds that all rows with a score have."
+    )
+    table = Table("What seeds share", ["task", "figure", "rows", "seeds", "deviation of a row's runs", "share"], lead)
+    for task in results.tasks:
+        for name in _figure_names(results, task):
+            scores = results.crossed("test", task, name)
+            if min(scores.shape) < 2:
+                continue
+            deviation = float(np.sqrt(scores.var(axis=1, ddof=1).mean()))
+            counts = [str(count) for count in scores.shape]
+            table.rows.append([task, name, *counts, _three(deviation), _shown(shared(scores))])
     return table
 
 

@@ -19,6 +19,7 @@ from mathturn_gym.baselines.compare.summary import (
     difference_table,
     improvement_table,
     remarks,
+    seed_table,
     task_table,
 )
 from mathturn_gym.baselines.compare.tables import Table, as_html, as_markdown, as_rich
@@ -312,6 +313,26 @@ def test_rows_are_held_against_one_seed_by_seed() -> None:
     assert "each run scores exactly what base's with the same seed does" in table.notes
     assert any("failed" in note for note in table.notes)
     assert table.rows[0][0] == "better ¹", "seeds that another row has are missing"
+
+
+def test_what_seeds_share_is_told_of_the_seeds_that_all_rows_have() -> None:
+    luck = {0: 0.3, 1: 0.5, 2: 0.7, 3: 0.4}
+    outcomes = [
+        outcome(cell(label, seed=seed), last=level + 0.01 * ((seed + k) % 3))
+        for k, label in enumerate("abc")
+        for seed, level in luck.items()
+        if (label, seed) != ("c", 3)
+    ]
+    outcomes += [outcome(cell("once", seed=1), last=0.1), Outcome(cell("lost"), "failed", "no luck")]
+    results = Results(outcomes)
+    assert results.crossed("test", "t", "acc@4").shape == (3, 3)
+    table = seed_table(results)
+    assert [row[:4] for row in table.rows] == [["t", "acc@1", "3", "3"], ["t", "acc@4", "3", "3"]]
+    assert table.rows[0][-1] == "–", "all first turns are alike"
+    share = float(table.rows[1][-1].split()[0])
+    assert share > 0.95, "seeds differ by .2, rows of one seed by .01"
+    assert seed_table(Results([outcome(cell(seed=seed)) for seed in range(3)])).rows == [], "one row shares with nobody"
+    assert seed_table(Results([outcome(cell(label)) for label in "ab"])).rows == [], "one seed does not vary"
 
 
 def test_runs_that_were_not_evaluated_on_the_way_have_no_curves_to_compare() -> None:

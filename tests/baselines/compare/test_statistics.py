@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile
+from mathturn_gym.baselines.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile, shared
 from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.metrics import Estimate
 
 _TRUTH = 0.1523
 """Of the differences below: the mean of 20 million."""
@@ -193,6 +194,51 @@ def test_differences_hold_the_truth_whatever_seeds_have_in_common(runs: int) -> 
     assert held / 1000 > 0.93
 
 
+@pytest.mark.parametrize(("rows", "runs", "share"), [(2, 5, 0.5), (6, 10, 0.2), (6, 10, 0.8), (15, 3, 0.0)])
+def test_shares_of_seeds_hold_the_truth(rows: int, runs: int, share: float) -> None:
+    """Rows at levels of their own; every row's runs deviate by 1 in all, part of it with their seed."""
+    rng, held = np.random.default_rng(runs), 0
+    for _ in range(600):
+        luck = rng.normal(0, share**0.5, runs)
+        found = shared(rng.normal(0, 9, (rows, 1)) + luck + rng.normal(0, (1 - share) ** 0.5, (rows, runs)))
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= share <= found.high
+    assert held / 600 > 0.93
+
+
+def test_shares_of_seeds_are_an_analysis_of_variance() -> None:
+    """Held against the regression on rows and seeds, by the sum of squares that each leaves."""
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    rows, runs = 3, 4
+    scores = rng.normal(0, 1, runs) + rng.normal(0, 1, (rows, runs))
+    row, seed = (one.ravel() for one in np.indices(scores.shape))
+    designs = [np.eye(rows)[row], np.hstack([np.eye(rows)[row], np.eye(runs)[seed]])]
+    left = [
+        float(((scores.ravel() - design @ np.linalg.lstsq(design, scores.ravel(), rcond=None)[0]) ** 2).sum())
+        for design in designs
+    ]
+    within = (rows - 1) * (runs - 1)
+    ratio = ((left[0] - left[1]) / (runs - 1)) / (left[1] / within)
+    ends = [ratio, ratio / stats.f.ppf(0.975, runs - 1, within), ratio * stats.f.ppf(0.975, within, runs - 1)]
+    found = shared(scores)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        [max(0.0, (one - 1) / (one + rows - 1)) for one in ends], rel=1e-7
+    )
+    moved = shared(scores + 7 * np.arange(rows)[:, None])
+    assert (moved.value, moved.low) == pytest.approx((found.value, found.low)), "levels of rows do not matter"
+
+
+def test_shares_of_seeds_at_their_ends() -> None:
+    luck = np.array([0.1, 0.4, 0.2])
+    assert shared(np.stack([luck, luck + 0.3])) == Estimate(1.0, 1.0, 1.0, 3), "seeds decide everything"
+    for none in (luck[None, :], luck[:, None], np.full((2, 3), 0.5)):
+        assert shared(none).value is None
+    opposite = shared(np.stack([luck, -luck]))
+    assert (opposite.value, opposite.low) == (0.0, 0.0), "an estimate below 0 is none of a variance"
+
+
 def test_profiles_hold_the_truth() -> None:
     rng, held = np.random.default_rng(4), 0
     for _ in range(300):
@@ -212,6 +258,10 @@ def test_bad_scores_are_refused() -> None:
         difference(np.array([0.1, 0.2]), np.array([0.1]))
     with pytest.raises(InvalidValueError, match="N >= 1"):
         difference(np.array([]), np.array([]))
+    with pytest.raises(InvalidValueError, match="rows x seeds, got 1 dimensions"):
+        shared(np.array([0.1, 0.2]))
+    with pytest.raises(InvalidValueError, match="finite"):
+        shared(np.array([[0.1, np.inf], [0.2, 0.3]]))
     with pytest.raises(InvalidValueError, match="same tasks, got 1 and 2"):
         improvement([np.array([0.1])], [np.array([0.1]), np.array([0.2])])
     with pytest.raises(InvalidValueError, match="resamples must be an integer >= 1"):
