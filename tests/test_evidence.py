@@ -123,7 +123,7 @@ def test_every_run_of_every_comparison_has_a_config(file: Path, monkeypatch: pyt
         if "{seed}" in load_task(cell.task).tables["policy"]["model"]:
             assert config.policy.model.endswith("-11")
         seen.add((cell.label, cell.task))
-    assert len(seen) > 1
+    assert seen
 
 
 # ---- published claims
