@@ -29,6 +29,7 @@ def warmup(
 
     The defaults make the checkpoint that travels with the package; `--recipe world` makes a policy of a million
     parameters that solves about half of the problems of several families, which reinforcement learning improves.
+    `--recipe calculator` makes one for sums that it cannot do, with a calculator that it seldom calls.
     The folder is a Hugging Face one: give it to `mathturn eval --policy` or `mathturn train --set policy.model=FOLDER`.
     Ctrl-C leaves no folder behind.
     """
