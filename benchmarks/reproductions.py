@@ -1,6 +1,7 @@
 """Three published claims about training over turns, reproduced in small: claim, setting, figures with intervals.
 
-    python benchmarks/reproductions.py                                  # all three, 5 seeds: about 50 CPU minutes
+    python benchmarks/reproductions.py                                  # the first three, 5 seeds: about 50 CPU minutes
+    python benchmarks/reproductions.py --claims tool                    # 15 CPU minutes, after its warm starts
     python benchmarks/reproductions.py --claims correction --seeds 3    # one of them; the rest can follow
     python benchmarks/reproductions.py --claims unary --task smol-add2 --tokens 20000 --seeds 3
 
@@ -244,13 +245,18 @@ def report(claim: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     """Trains, plays, prints the tables, writes them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--claims", nargs="+", choices=list(CLAIMS), default=list(CLAIMS))
+    parser.add_argument("--claims", nargs="+", choices=list(CLAIMS), default=["unary", "correction", "credit"])
     parser.add_argument("--task", help="a name or a file, in place of the claims' own")
     parser.add_argument("--tokens", type=int, help="budget of a run, in place of the claims' own")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/reproductions"))
     options = parser.parse_args()
+    for claim in options.claims:
+        for seed in range(options.seeds):
+            model = load_task(options.task or CLAIMS[claim].task).config(settings={"seed": seed}).policy.model
+            if model.endswith(f"-{seed}") and not Path(model).is_dir():
+                parser.error(f"{claim} needs {model}: mathturn warmup {model} --recipe calculator --seed {seed}")
     jobs = [
         (claim, arm, seed, options.task or CLAIMS[claim].task, options.tokens or CLAIMS[claim].tokens)
         for seed in range(options.seeds)
