@@ -139,6 +139,7 @@ def test_the_page_holds_everything_and_needs_nothing(compared: tuple[Path, str])
     for status in ("10 finished", "2 failed", "4 diverged"):
         assert status in page
     assert page.count("<section") == page.count("</section>") == 7
+    assert page.index("<h3>What seeds share</h3>") < page.index("<h3>Every run</h3>")
 
 
 def test_the_report_is_made_again_from_what_is_there(compared: tuple[Path, str]) -> None:

@@ -182,8 +182,7 @@ def _sections(
         *([("Differences from one row", "", held, [])] if held else []),
         ("Performance profiles", profiles, [], those("profiles")),
         ("Probability of improvement", "", better, those("improvement")),
-        *([("What seeds share", "", [seeds], [])] if seeds.rows else []),
-        ("Every run", "", [every], []),
+        ("Every run", "", [*([seeds] if seeds.rows else []), every], []),
     ]
 
 
