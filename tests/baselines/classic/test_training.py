@@ -149,10 +149,15 @@ def test_the_warm_start_is_the_language_models(tmp_path: Path) -> None:
     assert cold < 0.05
 
 
-@pytest.mark.parametrize("name", CLASSIC)
-def test_a_warm_start_of_ones_own_is_begun_with(name: str, tmp_path: Path) -> None:
-    """Vocabulary, shape and weights are those of its folder: as good untrained as the language model in it."""
-    folder = warmup(tmp_path / "warm", dataclasses.replace(CALCULATOR, shape=Shape(32, 1, 2, 32)), steps=2)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = dataclasses.replace(CALCULATOR, shape=Shape(32, 1, 2, 32))
+    return warmup(tmp_path_factory.mktemp("warm") / "start", recipe, steps=2)
+
+
+@pytest.mark.parametrize("name", ["maskable_ppo", "recurrent_ppo", "sb3_dqn", "trpo"])
+def test_a_warm_start_of_ones_own_is_begun_with(name: str, folder: Path, tmp_path: Path) -> None:
+    """Masks, memory, values or a trust region: vocabulary, shape and weights are those of the folder."""
     sizes = {"width": 32, "layers": 1, "heads": 2, "feedforward": 32, "answer_characters": "+="}
     begun = {"policy.model": str(folder), "policy.init": "pretrained"}  # the task begins with random weights
     settings = {**sizes, **begun, "env.feedback": "tool", "env.max_completion_tokens": 20}
