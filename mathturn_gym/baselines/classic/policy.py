@@ -57,6 +57,11 @@ class Sb3Policy:
         self._memories: dict[bytes, Memory] = {}
         self._lengths: set[int] = set()
 
+    @property
+    def tokenizer(self) -> Any:
+        """Of the environment that it was made for: other environments of a run take it from here."""
+        return self._env.env.get_wrapper_attr("dialogue").tokenizer
+
     def complete(
         self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
     ) -> list[Completion]:

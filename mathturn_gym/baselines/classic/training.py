@@ -100,8 +100,8 @@ class ClassicSession(Session):
             self.context_tokens = int(self._view.env.get_wrapper_attr("max_context_tokens"))
             self._env = DummyVecEnv([make] * algorithm.n_envs)
             self._env.seed(derive_seed(config.seed, "train") % 2**32)
-            self._eval_env = validation_env(config)
             self.model = self._make_model()
+            self._eval_env = validation_env(config, self.policy)
             if config.policy.init == "pretrained":
                 load_language_model(self.model.policy, self._warm_start, None if masks else ids)
             self._randomness = _state_of_randomness()

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from mathturn_gym.baselines import RunConfig, TrainResult, train
-from mathturn_gym.baselines._run_folder import read_metrics
+from mathturn_gym.baselines._run_folder import read_config, read_metrics
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.classic import PPO, load_classic, training
 from mathturn_gym.baselines.recipes import CALCULATOR
@@ -163,7 +163,13 @@ def test_a_warm_start_of_ones_own_is_begun_with(name: str, folder: Path, tmp_pat
     settings = {**sizes, **begun, "env.feedback": "tool", "env.max_completion_tokens": 20}
     done = run(name, tmp_path / "run", task="add1", settings=settings, tokens=8)
     assert done.status == "finished"
-    began, ended = load_file(folder / "model.safetensors"), load_classic(tmp_path / "run").model.policy.state_dict()
+    policy = load_classic(tmp_path / "run")
+    assert policy.tokenizer.get_vocab() == load_tokenizer(str(folder)).get_vocab()
+    assert policy.tokenizer.get_vocab() != load_tokenizer("builtin").get_vocab()
+    session = training.ClassicSession(read_config(tmp_path / "run"))
+    assert session._eval_env.get_attr("dialogue")[0].tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+    session.close()
+    began, ended = load_file(folder / "model.safetensors"), policy.model.policy.state_dict()
     tables = [value for key, value in ended.items() if key.endswith("embed_tokens.weight")]
     assert tables
     for table in tables:
