@@ -35,7 +35,6 @@ from mathturn_gym._files import write_json
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines._process import cpu_threads
 from mathturn_gym.decoding import load_policy
-from mathturn_gym.dialogue import Dialogue
 from mathturn_gym.feedback._calculator import last_calculation
 from mathturn_gym.metrics import summarize
 from mathturn_gym.rollout import collect
@@ -174,15 +173,16 @@ CLAIMS: Final[Mapping[str, Claim]] = {
             ("calls", "from the turn on", "turn"),
             ("calls", "turn", UNTRAINED),
         ),
+        afterwards=(("acc@K", "turn", UNTRAINED),),
     ),
 }
-"""The turns of one batch are the same whatever they are credited with: 128 episodes, 8 minibatches, two passes."""
+"""The turns of one batch are the same whatever they are credited with: 128 episodes, in as many steps as the task says."""
 
 
 def calls(policy: Any, episode: Episode) -> bool:
     """True where the first answer has a calculation that a calculator can repeat."""
     first, last = episode.turn_spans[0]
-    return last_calculation(Dialogue(policy.tokenizer).text(episode.ids[first:last])) is not None
+    return last_calculation(policy.tokenizer.decode(episode.ids[first:last], skip_special_tokens=True)) is not None
 
 
 def measured(policy: Any, config: RunConfig, names: Sequence[str]) -> dict[str, float]:

@@ -122,13 +122,10 @@ TINY: Final = Recipe(
 )
 """The built-in warm start."""
 
+_DIALOGUE: Final = ("system\n", "user\n", "assistant\n", "\\boxed{", RIGHT_TEXT, WRONG_TEXT)
+
 _WORDING: Final = (
-    "system\n",
-    "user\n",
-    "assistant\n",
-    "\\boxed{",
-    RIGHT_TEXT,
-    WRONG_TEXT,
+    *_DIALOGUE,
     "What is ",
     "?",
     "Solve ",
@@ -174,12 +171,7 @@ WORLD: Final = Recipe(
 CALCULATOR: Final = Recipe(
     parts=(Part("add3", 1.0),),
     phrases=(
-        "system\n",
-        "user\n",
-        "assistant\n",
-        "\\boxed{",
-        RIGHT_TEXT,
-        WRONG_TEXT,
+        *_DIALOGUE,
         " A calculator says ",
         " There is no calculation in your response that a calculator could repeat.",
         "What is ",
