@@ -154,8 +154,8 @@ def load_task(task: str | Path) -> Task:
     """A task by its name or file.
 
     Args:
-        task: A name of `task_names()`, or the path of a TOML file. With `base = "lins"` a file has everything of that task,
-            and says what differs.
+        task: A name of `task_names()`, or the path of a TOML file. With `base = "lins"` (or `base = "other.toml"`, a
+            file beside it) a file has everything of that task, and says what differs.
 
     Raises:
         InvalidValueError: unknown name (the nearest is suggested); a file that cannot be read; an unknown key in it, or
@@ -212,8 +212,8 @@ def _path(task: str | Path) -> Path:
     return _FOLDER / f"{task}.toml"
 
 
-def _whole(path: Path, task: str | Path) -> dict[str, Any]:
-    """The file's keys, over those of its base: a task of the package, which has none itself."""
+def _whole(path: Path, task: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's keys, over those of its base: a task of the package, or another file; `above` are those that led here."""
     data = _read(path)
     for name in data:
         if name not in _KEYS:
@@ -221,8 +221,13 @@ def _whole(path: Path, task: str | Path) -> dict[str, Any]:
     base = data.pop("base", None)
     if base is None:
         return data
+    if isinstance(base, str) and base.endswith(".toml"):
+        below = path.parent / base
+        if below.resolve() in (seen := (*above, path.resolve())):
+            raise InvalidValueError(f"task {str(task)!r} has itself for a base, by {str(path)!r}")
+        return _merged(_whole(below, below, seen), data)
     if base not in task_names():
-        raise_unknown_name(f"base of task {str(task)!r}", base, task_names())
+        raise_unknown_name(f"base of task {str(task)!r}", base, [*task_names(), "FILE.toml"])
     return _merged(_read(_path(base)), data)
 
 

@@ -184,6 +184,22 @@ warmup = 7
     assert lins.config("rloo").optimization.warmup == 80, "the base is as it was"
 
 
+def test_a_base_can_be_a_file_that_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "below.toml").write_text('base = "lins"\n[env]\nnum_turns = 3\n[algorithms.grpo]\ngroup_size = 8\n')
+    (tmp_path / "tasks" / "middle.toml").write_text('base = "../below.toml"\n[env]\nmax_completion_tokens = 5\n')
+    task = tmp_path / "tasks" / "top.toml"
+    task.write_text('base = "middle.toml"\nabout = "the third"\n[env]\nnum_turns = 2\n')
+    monkeypatch.chdir("/")  # it is looked for beside the file, not where the command runs
+    found = load_task(task)
+    assert (found.name, found.about, found.env.value("num_turns")) == ("top", "the third", 2)
+    assert found.env.value("max_completion_tokens") == 5
+    assert found.config("grpo").algorithm.to_json()["group_size"] == 8
+    (tmp_path / "below.toml").write_text('base = "tasks/top.toml"\n')
+    with pytest.raises(InvalidValueError, match=r"has itself for a base, by .*below\.toml"):
+        load_task(task)
+
+
 def test_a_policy_can_be_the_seeds_own(tmp_path: Path) -> None:
     text = load_task("lins").path.read_text()
     task = load_task(write(tmp_path, text.replace('"builtin"', '"runs/warm-{seed}"')))
@@ -218,6 +234,8 @@ def test_a_policy_can_be_the_seeds_own(tmp_path: Path) -> None:
         ("env = 3\n[budget]\ntokens = 1", "env must be a table"),
         ("base = 'linz'", "unknown base of task '.*mine.toml' 'linz': did you mean 'lins'"),
         ("base = 3", "unknown base of task"),
+        ("base = 'mine.toml'", "has itself for a base"),
+        ("base = 'other.toml'", "other.toml' cannot be read"),
         ("base = 'lins'\nenv = 3", "env must be a table"),
         ("base = 'lins'\n[env]\nnum_turn = 1", "did you mean 'num_turns'"),
     ],
