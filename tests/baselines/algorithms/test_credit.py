@@ -262,6 +262,20 @@ def test_online_rft_keeps_right_turns_alone() -> None:
     assert sorted(set(logprobs.grad[batch.loss_mask].tolist())) == pytest.approx([-1 / 3, 0.0])
 
 
+def test_online_rft_keeps_whole_episodes_where_one_turn_helps_another() -> None:
+    right, wrong = Verdict(Status.RIGHT), Verdict(Status.WRONG)
+    episodes = [
+        synthetic_episode(0, 0, [2, 3], verdicts=(wrong, right)),
+        synthetic_episode(0, 1, [2, 2], verdicts=(wrong, wrong)),
+        synthetic_episode(0, 2, [4, 1], verdicts=(right, wrong)),
+    ]
+    turns = [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    assert [one.tolist() for one in OnlineRFT().credit(episodes, State())] == turns
+    solved = OnlineRFT(selection="episode").credit(episodes, State())
+    assert [one.tolist() for one in solved] == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    assert all(one.dtype == np.float32 for one in solved)
+
+
 @pytest.mark.parametrize("algorithm", [REINFORCE(), RLOO(group_size=3)])
 def test_the_published_gradients_are_those_of_whole_episodes(algorithm: Any) -> None:
     """-1/E times the sum over episodes and tokens of A * grad log p: no ratio, no clipping, no length."""

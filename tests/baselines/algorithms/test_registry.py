@@ -83,6 +83,7 @@ def test_each_survives_json_and_refuses_what_it_does_not_read(name: str) -> None
         ("shrunk_rloo", {"shrinkage": -1.0}, "shrunk_rloo: shrinkage must"),
         ("shrunk_rloo", {"group_size": 0}, "shrunk_rloo: group_size must"),
         ("online_rft", {"reward_kl": 0.1}, "online_rft reads verdicts, not rewards"),
+        ("online_rft", {"selection": "turns"}, "unknown selection 'turns': did you mean 'turn'"),
         ("online_rft", {"entropy_weight": "x"}, "online_rft: entropy_weight must"),
         ("turn_rloo", {"scale_advantages": 1}, "turn_rloo: scale_advantages must be true or false"),
         ("turn_rloo", {"normalization": "tokens"}, "unknown normalization 'tokens': did you mean 'token'"),
