@@ -3,10 +3,12 @@ r"""The search behind the settings in `mathturn_gym/tasks/*.toml`: a small grid 
     python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 4 cells x 2 seeds x 3 tasks: 5 CPU hours
     python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
         --episodes 256 --algorithms clipped_reinforce turn_rloo shrunk_rloo grpo reinforce_pp_baseline online_rft
+    python benchmarks/tune.py --tasks benchmarks/tasks/calculator.toml --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10
 
 Every algorithm gets the same number of cells in `GRIDS` (or the same learning rates, with `--rates`), and every cell the same
-budget of sampled ids; none of them sees the test split. What is finished is not run again. Cells are ranked by the mean, over
-seeds, of accuracy at turn 1 and at the last turn in the last evaluation.
+budget of sampled ids (and of CPU seconds, with `--cpu-seconds`: whichever is used up first); none of them sees the test split.
+Seeds from `--first-seed` on that no comparison has keep its warm starts out of the search. What is finished is not run again.
+Cells are ranked by the mean, over seeds, of accuracy at turn 1 and at the last turn in the last evaluation.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from rows import kept_row
 
 from mathturn_gym.baselines import RunConfig, load_task, train
 
-RATES: Final = (0.5, 1.0)
+RATES: Final = (0.5, 1.0, 2.0)
 _GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
-_STEPS: Final[Mapping[str, Sequence[Any]]] = {"rate": (1.0, 2.0), "batch_episodes": (8, 16)}
-_ACTOR_CRITIC: Final[Mapping[str, Sequence[Any]]] = {"learning_rate": (3e-4, 1e-3), "ent_coef": (0.005, 0.02)}
+_STEPS: Final[Mapping[str, Sequence[Any]]] = {"rate": (1.0, 2.0, 4.0), "batch_episodes": (8, 16)}
+_ACTOR_CRITIC: Final[Mapping[str, Sequence[Any]]] = {"rate": (0.3, 1.0, 3.0), "ent_coef": (0.005, 0.02)}
 _VALUE_BASED: Final[Mapping[str, Sequence[Any]]] = {
-    "learning_rate": (1e-4, 5e-4),
-    "exploration_steps": (20_000, 40_000),
+    "rate": (0.1, 0.5, 1.0),
+    "exploration_steps": (5_000, 20_000),
 }
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "reinforce": _STEPS,
@@ -52,34 +54,46 @@ GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "maskable_ppo": _ACTOR_CRITIC,
     "recurrent_ppo": _ACTOR_CRITIC,
     "sb3_a2c": _ACTOR_CRITIC,
-    "trpo": {"learning_rate": (3e-4, 1e-3), "target_kl": (0.01, 0.03)},
+    "trpo": {"learning_rate": (3e-4, 1e-3), "target_kl": (0.003, 0.01, 0.03)},
     "sb3_dqn": _VALUE_BASED,
     "qr_dqn": _VALUE_BASED,
-    "online_rft": {"rate": (0.25, *RATES, 2.0)},
-    "single_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
-    "multi_turn": {"entropy_weight": (0.001, 0.005, 0.01, 0.02)},
+    "online_rft": {"rate": (0.125, 0.25, *RATES, 4.0)},
+    "rft_episodes": {"rate": (0.125, 0.25, *RATES, 4.0)},
+    "single_turn": {"entropy_weight": (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02)},
+    "multi_turn": {"entropy_weight": (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02)},
 }
-"""Four cells for each: two learning rates ("rate" times the task's), and two values of what is most its own. `reinforce`
+"""Six cells for each: three learning rates ("rate" times the task's, of a classic algorithm its own there; of TRPO two of
+the critic's), and two values of what is most its own. `reinforce`
 and `rloo` take one step per batch, on-policy: they want smaller batches than the others, and larger steps."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "single_turn": ("clipped_reinforce", {"num_turns": 1}),
     "multi_turn": ("clipped_reinforce", {}),
+    "rft_episodes": ("online_rft", {"selection": "episode"}),
 }
-"""What `benchmarks/questions.py` compares besides the algorithms themselves."""
+"""What `benchmarks/questions.py` and `benchmarks/matrix.toml` compare besides the algorithms themselves."""
 TOKENS: Final[Mapping[str, int]] = {"add1": 30_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
 
 
 def config_of(
-    task: str, algorithm: str, changes: Mapping[str, Any], tokens: int = 1, *, episodes: int = 512, **others: Any
+    task: str,
+    algorithm: str,
+    changes: Mapping[str, Any],
+    tokens: int = 1,
+    *,
+    episodes: int = 512,
+    cpu_seconds: float | None = None,
+    **others: Any,
 ) -> RunConfig:
     """A cell's run, evaluated on so many validation episodes; without changes, the task's own settings."""
     own = dict(changes)
-    if "rate" in own:
-        rate = load_task(task).tables["optimization"]["learning_rate"]
-        own["optimization.learning_rate"] = rate * own.pop("rate")
     run, fixed = VARIANTS.get(algorithm, (algorithm, {}))
+    if "rate" in own:
+        classic = load_task(task).config(run, budget={"tokens": 1}).algorithm.to_json().get("learning_rate")
+        name = "optimization.learning_rate" if classic is None else "learning_rate"
+        own[name] = (classic or load_task(task).tables["optimization"]["learning_rate"]) * own.pop("rate")
     measured = {"evaluation.every": 0, "evaluation.episodes": episodes, "evaluation.test_episodes": 0}
-    return load_task(task).config(run, {**own, **fixed, **measured, **others}, budget={"tokens": tokens})
+    budget = {"tokens": tokens} if cpu_seconds is None else {"tokens": tokens, "cpu_seconds": cpu_seconds}
+    return load_task(task).config(run, {**own, **fixed, **measured, **others}, budget=budget)
 
 
 def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
@@ -94,18 +108,25 @@ def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
 
 
 def trial(
-    task: str, algorithm: str, changes: dict[str, Any], seed: int, tokens: int, episodes: int, out: Path
+    task: str,
+    algorithm: str,
+    changes: dict[str, Any],
+    seed: int,
+    tokens: int,
+    episodes: int,
+    out: Path,
+    cpu_seconds: float | None = None,
 ) -> dict[str, Any]:
     """One run; its last evaluation."""
     name = "-".join([Path(task).stem, algorithm, *(f"{key}={value}" for key, value in changes.items()), str(seed)])
-    config = config_of(task, algorithm, changes, tokens, episodes=episodes, seed=seed)
+    config = config_of(task, algorithm, changes, tokens, episodes=episodes, cpu_seconds=cpu_seconds, seed=seed)
 
     def make() -> dict[str, Any]:
         done = train(config, run_dir=out / name, overwrite=True)
         last = {name: value for name, value in done.history[-1].items() if name.startswith("validation/")}
         turns = [last[name] for name in sorted(last)] or [0.0]
         row = {"algorithm": algorithm, "changes": changes, "seed": seed, "status": done.status}
-        return {**row, "first": turns[0], "last": turns[-1], "cpu_s": done.cpu_s}
+        return {**row, "first": turns[0], "last": turns[-1], "tokens": done.tokens, "cpu_s": done.cpu_s}
 
     return kept_row(out / name, config.to_json(), make)
 
@@ -118,10 +139,11 @@ def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         (algorithm, cell, seed)
         for algorithm in options.algorithms
         for cell in rates or cells_of(task, algorithm)
-        for seed in range(options.seeds)
+        for seed in range(options.first_seed, options.first_seed + options.seeds)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        found = [pool.submit(trial, task, *job, tokens, options.episodes, options.out) for job in jobs]
+        rest = tokens, options.episodes, options.out, options.cpu_seconds
+        found = [pool.submit(trial, task, *job, *rest) for job in jobs]
         return [one.result() for one in found]
 
 
@@ -137,7 +159,9 @@ def main() -> None:
         "--rates", type=float, nargs="+", help="search the learning rate alone: so many times the task's"
     )
     parser.add_argument("--episodes", type=int, default=512, help="of the validation split, at the end of a run")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--cpu-seconds", type=float, help="another budget of a run: the first that is used up ends it")
+    parser.add_argument("--seeds", type=int, default=2, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/tune"))
     options = parser.parse_args()

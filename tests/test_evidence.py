@@ -322,7 +322,7 @@ def test_every_algorithm_has_a_search_of_the_same_size(benchmark: Callable[[str]
     bench = benchmark("tune")
     assert set(bench.GRIDS) - set(bench.VARIANTS) == set(registered())
     for name, grid in bench.GRIDS.items():
-        assert np.prod([len(values) for values in grid.values()]) == 4, name
+        assert np.prod([len(values) for values in grid.values()]) == 6, name
         bench.config_of("lins", name, {option: values[-1] for option, values in grid.items()})  # or it raises
 
 
