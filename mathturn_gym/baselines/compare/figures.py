@@ -117,8 +117,10 @@ def _curve(axes: Any, results: Results, label: str, task: str, axis: str) -> Non
     if len(found) < len(values):
         return
     axes.plot(at, [one.value for one in found], linewidth=1.8, **style)
-    if found[0].low is not None:
-        low, high = [one.low for one in found], [one.high for one in found]
+    # Where all runs have the same score there is no interval: the band has a gap there.
+    low = [math.nan if one.low is None else one.low for one in found]
+    high = [math.nan if one.high is None else one.high for one in found]
+    if not np.isnan(low).all():
         axes.fill_between(at, low, high, color=style["color"], alpha=0.13, linewidth=0)
 
 
