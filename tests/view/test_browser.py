@@ -259,6 +259,7 @@ def test_search_finds_what_was_said_and_marks_it(tab: Tab, before: list[Episode]
     found = sum(any("Vieta" in text for text in e.responses) for e in before)
     tab.wait(f"document.getElementById('count').textContent.startsWith('{found} of')")
     tab.page.keyboard.press("Escape")
+    assert tab.page.input_value("#query") == "VIETA", "a browser empties such a field, and the list stayed filtered"
     tab.press("j", "k", "k")
     tab.page.click(".row")
     tab.wait("document.querySelectorAll('mark.found').length > 0")

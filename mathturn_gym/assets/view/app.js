@@ -591,8 +591,10 @@ class App {
     if (event.ctrlKey || event.metaKey || event.altKey || at("keys").open) return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox" && event.target.type !== "range";
     if (event.key === "Escape") {
-      if (typing) event.target.blur();
-      else this.leave();
+      if (typing) {
+        event.preventDefault(); // a browser would empty the search field, and the list would stay as it is
+        event.target.blur();
+      } else this.leave();
       return;
     }
     if (typing) return;
