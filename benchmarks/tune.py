@@ -1,6 +1,6 @@
 r"""The search behind the settings in `mathturn_gym/tasks/*.toml`: a small grid per algorithm, judged on validation problems.
 
-    python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 4 cells x 2 seeds x 3 tasks: 5 CPU hours
+    python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 6 cells x 2 seeds x 3 tasks: 8 CPU hours
     python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
         --episodes 256 --algorithms clipped_reinforce turn_rloo shrunk_rloo grpo reinforce_pp_baseline online_rft
     python benchmarks/tune.py --tasks benchmarks/tasks/calculator.toml --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10
