@@ -1,4 +1,4 @@
-r"""The search behind the settings in `mathturn_gym/tasks/*.toml`: a small grid per algorithm, judged on validation problems.
+r"""The search behind the settings in `mathturn_gym/tasks/*.toml` and `benchmarks/matrix.toml`, on validation problems.
 
     python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 6 cells x 2 seeds x 3 tasks: 8 CPU hours
     python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
@@ -63,8 +63,8 @@ GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
     "multi_turn": {"entropy_weight": (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02)},
 }
 """Six cells for each: three learning rates ("rate" times the task's, of a classic algorithm its own there; of TRPO two of
-the critic's), and two values of what is most its own. `reinforce`
-and `rloo` take one step per batch, on-policy: they want smaller batches than the others, and larger steps."""
+the critic's), and two values of what is most its own. `reinforce` and `rloo` take one step per batch, on-policy: they want
+smaller batches than the others, and larger steps."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "single_turn": ("clipped_reinforce", {"num_turns": 1}),
     "multi_turn": ("clipped_reinforce", {}),
