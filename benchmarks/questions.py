@@ -1,8 +1,9 @@
-"""Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
+r"""Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
 
     python benchmarks/questions.py                                            # lins and guess8, 5 seeds
     python benchmarks/questions.py --tasks lins --seeds 10 --set entropy_weight=0.005 --out runs/benchmarks/questions-005
-    python benchmarks/questions.py --tasks smol-add2 --tokens 20000 --seeds 3
+    python benchmarks/questions.py --tasks benchmarks/tasks/smollm2_sums.toml benchmarks/tasks/smollm2_guess8.toml \
+        --tokens 8000 --seeds 3 --episodes 256 --tries 8                      # a chat model; --report: what is there
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?
 2. Does answering over turns beat the same number of tries without a dialogue?
@@ -31,13 +32,15 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from listeners import deaf
-from rows import kept_row
+from rows import kept_row, read_row
 from seeds import shown
 
 from mathturn_gym.baselines import RunConfig, load_task, train
@@ -62,12 +65,10 @@ TRAINED: Final[Mapping[str, Mapping[str, Any] | None]] = {
     "discount 1": {"discount": 1.0},
     "trained deaf": {"env.feedback": "none"},
 }
+COMPARED: Final = tuple(kind for kind, changes in TRAINED.items() if changes is not None)
 MULTI_TURN: Final = ("discount 0", "discount 1")
 MODES: Final = ("none", "random", "flipped")
 HINT_MODES: Final = ("hint-random", "hint-flipped")
-PLAYED: Final = 512
-ALONE: Final = 16
-"""Answers to the first turn per problem."""
 
 
 def play(policy: Policy, config: RunConfig, split: str, episodes: int, group: int = 1, **changes: Any) -> list[Episode]:
@@ -117,44 +118,78 @@ def without_repeats(groups: Sequence[Sequence[Episode]], k: int) -> float:
     return float(np.mean([one(group, start) for group in groups for start in range(len(group))]))
 
 
-def figures(policy: Policy, task: str, seed: int) -> dict[str, float]:
-    """Everything that is measured of a policy."""
+def figures(policy: Policy, task: str, seed: int, played: int, tries: int) -> dict[str, float]:
+    """Everything that is measured of a policy, in plays of `played` episodes and with `tries` answers to each of half as many problems."""
     config = load_task(task).config(settings={"seed": seed})
     turns = int(config.env.value("num_turns"))
-    found = {"validation acc@K": solved(play(policy, config, "validation", PLAYED), turns)}
-    dialogues = play(policy, config, "test", PLAYED)
+    found = {"validation acc@K": solved(play(policy, config, "validation", played), turns)}
+    dialogues = play(policy, config, "test", played)
     found |= {"acc@1": solved(dialogues, 1), "acc@K": solved(dialogues, turns)}
     summary = summarize(dialogues, by=()).figures
     if "repeated_answer" in summary and summary["repeated_answer"].value is not None:
         found["repeated_answer"] = summary["repeated_answer"].value
     hinted = str(config.env.value("feedback")).startswith("hint")
     for mode in (*MODES, *(HINT_MODES if hinted else ())):
-        found[f"acc@K {mode}"] = solved(play(policy, config, "test", PLAYED, feedback=mode), turns)
-    alone = by_problem(play(policy, config, "test", PLAYED // 2 * ALONE, group=ALONE, num_turns=1))
+        found[f"acc@K {mode}"] = solved(play(policy, config, "test", played, feedback=mode), turns)
+    alone = by_problem(play(policy, config, "test", played // 2 * tries, group=tries, num_turns=1))
     found |= {"fresh@K": fresh(alone, turns), "distinct@K": without_repeats(alone, turns)}
     return {**found, "problems": float(len({episode.problem_id for episode in dialogues}))}
 
 
-def one(task: str, trained: str, seed: int, tokens: int, settings: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Trains one policy and plays it; what an earlier call has done with the same settings is read."""
-    run_dir = out / f"{Path(task).stem}-{trained.replace(' ', '-')}-{seed}"
-    changes, kind = {"seed": seed}, TRAINED[trained]
-    unseen = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
-    changes |= {**unseen, **SETTINGS.get(task, {}), **settings, **(kind or {})}
-    config = load_task(task).config("clipped_reinforce", changes, budget={"tokens": tokens})
+@dataclass(frozen=True)
+class Job:
+    """One policy: how it is trained, and how much it is played."""
 
-    def make() -> dict[str, Any]:
+    task: str
+    trained: str
+    seed: int
+    tokens: int
+    settings: Mapping[str, Any]
+    played: int
+    tries: int
+    out: Path
+
+    @property
+    def run_dir(self) -> Path:
+        """Its folder."""
+        return self.out / f"{Path(self.task).stem}-{self.trained.replace(' ', '-')}-{self.seed}"
+
+    def config(self) -> RunConfig:
+        """Its run; nothing is evaluated on the way."""
+        unseen = {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
+        own = {**unseen, **SETTINGS.get(self.task, {}), **self.settings, **(TRAINED[self.trained] or {})}
+        changes = {"seed": self.seed, **own}
+        return load_task(self.task).config("clipped_reinforce", changes, budget={"tokens": self.tokens})
+
+    def row(self) -> dict[str, Any] | None:
+        """What an earlier call has found with the same settings."""
+        return read_row(self.run_dir, self._decides())
+
+    def run(self) -> dict[str, Any]:
+        """Trains the policy and plays it, unless that was done."""
+        return kept_row(self.run_dir, self._decides(), self._make)
+
+    def _decides(self) -> dict[str, Any]:
+        return {**self.config().to_json(), "played": self.played, "tries": self.tries}
+
+    def _make(self) -> dict[str, Any]:
+        config = self.config()
         with cpu_threads(1):
-            if kind is None:
-                run_dir.mkdir(parents=True, exist_ok=True)
-                policy: Policy = load_policy(config.policy)
+            if TRAINED[self.trained] is None:
+                self.run_dir.mkdir(parents=True, exist_ok=True)
+                policy = load_policy(config.policy)
                 used = 0
             else:
-                done = train(config, run_dir=run_dir, overwrite=True)
+                before = self.run_dir / "config.json"
+                same = before.exists() and json.loads(before.read_text(encoding="utf-8")) == config.to_json()
+                more = same and any(self.run_dir.glob("checkpoint*"))
+                done = train(config, run_dir=self.run_dir, resume=more, overwrite=not more)
                 policy, used = done.policy, done.tokens
-            return {"task": task, "trained": trained, "seed": seed, "tokens": used, **figures(policy, task, seed)}
-
-    return kept_row(run_dir, config.to_json(), make)
+            facts = {"task": self.task, "trained": self.trained, "seed": self.seed, "tokens": used}
+            # Played in the precision of their training, as trainers evaluate.
+            mixed = config.optimization.precision == "bfloat16"
+            with torch.autocast(policy.device.type, torch.bfloat16, enabled=mixed):
+                return {**facts, **figures(policy, self.task, self.seed, self.played, self.tries)}
 
 
 def deaf_at(task: str, turns: int) -> float | None:
@@ -164,6 +199,12 @@ def deaf_at(task: str, turns: int) -> float | None:
     if number == name or not number.isdecimal():
         return None
     return float(deaf(int(number), turns))
+
+
+def whole(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The seeds of which every policy that is compared is there."""
+    there = {(row["trained"], row["seed"]) for row in rows}
+    return [s for s in sorted({row["seed"] for row in rows}) if all((kind, s) in there for kind in COMPARED)]
 
 
 def chosen(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -181,7 +222,7 @@ def answers(rows: Sequence[Mapping[str, Any]], deaf: float | None) -> list[tuple
         deaf: What the best policy that ignores feedback reaches, where that is known.
     """
     of = {(row["trained"], row["seed"]): row for row in rows}
-    seeds = sorted({seed for _, seed in of})
+    seeds = whole(rows)
     best = chosen(rows)
 
     def minus(a: tuple[str, str], b: tuple[str, str]) -> list[float]:
@@ -215,7 +256,12 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["lins", "guess8"], help="names, or files of tasks of your own")
     parser.add_argument("--tokens", type=int, help="budget of a run (default: by task)")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--episodes", type=int, default=512, help="of every play")
+    parser.add_argument(
+        "--tries", type=int, default=16, help="answers to the first turn of a problem, without a dialogue"
+    )
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--report", action="store_true", help="run nothing: the tables of what is there")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of every run; repeatable")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/questions"))
     options = parser.parse_args()
@@ -224,18 +270,29 @@ def main() -> None:
             parser.error(f"--tokens must be given for task {task!r}")
     tokens = {task: options.tokens or TOKENS[task] for task in options.tasks}
     settings = parse_settings(options.set)
-    # Seed by seed: whoever stops it early has whole seeds.
+    # Seed by seed: whoever stops it early has whole seeds. The policy that all begin with is in no difference: last.
     jobs = [
-        (task, kind, seed, tokens[task]) for seed in range(options.seeds) for task in options.tasks for kind in TRAINED
+        Job(task, kind, seed, tokens[task], settings, options.episodes, options.tries, options.out)
+        for kinds in (COMPARED, sorted(set(TRAINED) - set(COMPARED)))
+        for seed in range(options.seeds)
+        for task in options.tasks
+        for kind in kinds
     ]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        rows = [f.result() for f in [pool.submit(one, *job, settings, options.out) for job in jobs]]
+    if not options.report:
+        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+            for future in [pool.submit(job.run) for job in jobs]:
+                future.result()
+    rows = [row for job in jobs if (row := job.row()) is not None]
     facts: dict[str, Any] = {"rows": rows, "differences": []}
     for task in options.tasks:
         own = [row for row in rows if row["task"] == task]
+        if not (seeds := whole(own)):
+            print(f"\n{task}: no seed is whole yet")
+            continue
+        own = [row for row in own if row["seed"] in seeds]
         turns = int(load_task(task).env.value("num_turns"))
         deaf = deaf_at(task, turns)
-        print(f"\n{task}: mean and 95 % interval over {options.seeds} seeds, {tokens[task]:,} ids each, K = {turns},")
+        print(f"\n{task}: mean and 95 % interval over {len(seeds)} seeds, {tokens[task]:,} ids each, K = {turns},")
         print(f"  {min(row['problems'] for row in own):.0f} different test problems or more")
         for name in [name for name in own[0] if name not in ("task", "trained", "seed", "tokens", "problems")]:
             of_kind = {kind: [row[name] for row in own if row["trained"] == kind and name in row] for kind in TRAINED}

@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import Any
 
 
+def read_row(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row that an earlier call has made with the same settings; None where there is none."""
+    file = run_dir / "row.json"
+    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
+        found: dict[str, Any] = before["row"]
+        return found
+    return None
+
+
 def kept_row(run_dir: Path, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The row of a run: read, where an earlier call has made it with the same settings, or made now, printed and kept.
 
@@ -16,11 +25,9 @@ def kept_row(run_dir: Path, settings: Mapping[str, Any], make: Callable[[], dict
         settings: What decides the row, in JSON's types.
         make: Runs and measures, and has made the folder when it returns.
     """
-    file = run_dir / "row.json"
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8")))["config"] == settings:
-        found: dict[str, Any] = before["row"]
+    if (found := read_row(run_dir, settings)) is not None:
         return found
     row = make()
-    file.write_text(json.dumps({"row": row, "config": settings}, indent=1) + "\n", encoding="utf-8")
+    (run_dir / "row.json").write_text(json.dumps({"row": row, "config": settings}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row), flush=True)
     return row

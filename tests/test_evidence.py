@@ -101,6 +101,9 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured(benchmark: Call
     np.testing.assert_allclose(by_name["acc@K (discount 0) - deaf@K"], 0.125)
     np.testing.assert_allclose(by_name["acc@K: discount 0 - trained deaf"], 0.4)  # told nothing, as it was trained
     assert not any("deaf@K" in what for _, what, _ in bench.answers(found, None))
+    part = [row for row in found if (row["trained"], row["seed"]) != ("trained deaf", 1)]
+    assert bench.whole(part) == [0, 2], "a seed without one of the policies is in no difference"
+    assert {len(values) for _, _, values in bench.answers(part, 0.375)} == {2}
     assert bench.deaf_at("guess8", 3) == 0.375
     assert bench.deaf_at("lins", 4) is None
 
