@@ -245,6 +245,9 @@ def answers(rows: Sequence[Mapping[str, Any]], deaf: float | None) -> list[tuple
         ("3 discount", "acc@1: discount 0 - discount 1", minus(("discount 0", "acc@1"), ("discount 1", "acc@1"))),
         ("3 discount", "acc@K: discount 0 - discount 1", minus(("discount 0", "acc@K"), ("discount 1", "acc@K"))),
     ]
+    if all("acc@K hint-flipped" in row for row in rows if row["trained"] == best):
+        lies = minus((best, "acc@K"), (best, "acc@K hint-flipped"))
+        found.insert(8, ("2 answering", f"own acc@K - told hints that lie ({best})", lies))
     if deaf is not None:
         found.insert(4, ("1 training", f"acc@K ({best}) - deaf@K", [of[best, seed]["acc@K"] - deaf for seed in seeds]))
     return found
@@ -279,7 +282,8 @@ def main() -> None:
         for kind in kinds
     ]
     if not options.report:
-        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        # A process for each: what a run of a real model leaves behind adds up to gigabytes.
+        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
             for future in [pool.submit(job.run) for job in jobs]:
                 future.result()
     rows = [row for job in jobs if (row := job.row()) is not None]

@@ -263,7 +263,7 @@ def main() -> None:
         for claim in options.claims
         for arm in CLAIMS[claim].arms
     ]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         rows = [f.result() for f in [pool.submit(one, *job, options.out) for job in jobs]]
     for claim in options.claims:
         text = report(claim, [row for row in rows if row["claim"] == claim])

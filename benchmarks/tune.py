@@ -141,7 +141,7 @@ def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         for cell in rates or cells_of(task, algorithm)
         for seed in range(options.first_seed, options.first_seed + options.seeds)
     ]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         rest = tokens, options.episodes, options.out, options.cpu_seconds
         found = [pool.submit(trial, task, *job, *rest) for job in jobs]
         return [one.result() for one in found]

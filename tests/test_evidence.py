@@ -101,6 +101,10 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured(benchmark: Call
     np.testing.assert_allclose(by_name["acc@K (discount 0) - deaf@K"], 0.125)
     np.testing.assert_allclose(by_name["acc@K: discount 0 - trained deaf"], 0.4)  # told nothing, as it was trained
     assert not any("deaf@K" in what for _, what, _ in bench.answers(found, None))
+    assert not any("lie" in name for name in by_name), "nothing lies where there are no hints"
+    hinted = [{**row, "acc@K hint-flipped": row["acc@K"] - 0.2} for row in found]
+    told = {what: values for _, what, values in bench.answers(hinted, None)}
+    np.testing.assert_allclose(told["own acc@K - told hints that lie (discount 0)"], 0.2)
     part = [row for row in found if (row["trained"], row["seed"]) != ("trained deaf", 1)]
     assert bench.whole(part) == [0, 2], "a seed without one of the policies is in no difference"
     assert {len(values) for _, _, values in bench.answers(part, 0.375)} == {2}
