@@ -78,7 +78,7 @@ def test_fresh_tries_and_tries_without_repeats(benchmark: Callable[[str], Any]) 
 
 
 def rows(figures: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
-    names = ("acc@1", "fresh@K", "distinct@K", "acc@K none", "acc@K random")
+    names = ("acc@1", "acc@K in groups", "fresh@K", "distinct@K", "acc@K none", "acc@K random")
     return [
         {"trained": kind, "seed": seed, "validation acc@K": validation, "acc@K": test, **dict.fromkeys(names, 0.1)}
         for kind, (validation, test) in figures.items()
