@@ -11,14 +11,17 @@ from mathturn_gym.metrics.intervals import student
 
 
 def shown(values: Sequence[float], sign: str = "") -> str:
-    """Mean and Student's interval, as "0.412 [0.380, 0.444]"; of a single seed the mean alone.
+    """Mean and Student's interval, as "0.412 [0.380, 0.444]".
+
+    The mean alone, as `mathturn compare` writes it, of a single seed, and where all seeds agree: a few seeds that happen to
+    agree do not make a figure certain, which an interval without width would say.
 
     Args:
         values: One per seed.
         sign: "+" writes it for positive numbers too: of differences.
     """
     mean = float(np.mean(values))
-    if len(values) < 2:
+    if len(values) < 2 or np.ptp(values) <= 1e-12:
         return f"{mean:{sign}.3f}"
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     low, high = student(mean, error, len(values) - 1, 0.95)
