@@ -4,6 +4,11 @@ r"""The search behind the settings in `mathturn_gym/tasks/*.toml` and `benchmark
     python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
         --episodes 256 --algorithms clipped_reinforce turn_rloo shrunk_rloo grpo reinforce_pp_baseline online_rft
     python benchmarks/tune.py --tasks benchmarks/tasks/calculator.toml --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10
+    python benchmarks/tune.py --passes benchmarks/matrix.toml --tasks benchmarks/tasks/calculator.toml --algorithms ppo sb3_ppo \
+        --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10 --out runs/benchmarks/passes
+
+A first search is of the rate and of what is most an algorithm's own (`GRIDS`), a second one, with `--passes`, of epochs and
+minibatches (`PASSES`), around the settings that a comparison has from the first.
 
 Every algorithm gets the same number of cells in `GRIDS` (or the same learning rates, with `--rates`), and every cell the same
 budget of sampled ids (and of CPU seconds, with `--cpu-seconds`: whichever is used up first); none of them sees the test split.
@@ -26,6 +31,7 @@ from typing import Any, Final
 from rows import kept_row
 
 from mathturn_gym.baselines import RunConfig, load_task, train
+from mathturn_gym.baselines.compare import load_matrix
 
 RATES: Final = (0.5, 1.0, 2.0)
 _GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
@@ -65,6 +71,23 @@ GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
 """Six cells for each: three learning rates ("rate" times the task's, of a classic algorithm its own there; of TRPO two of
 the critic's), and two values of what is most its own. `reinforce` and `rloo` take one step per batch, on-policy: they want
 smaller batches than the others, and larger steps."""
+_EPOCHS_AND_PARTS: Final[Mapping[str, Sequence[Any]]] = {
+    "optimization.epochs": (1, 2),
+    "optimization.minibatches": (4, 8),
+}
+_CLASSIC_PPO: Final[Mapping[str, Sequence[Any]]] = {"n_epochs": (1, 2), "batch_size": (128, 256)}
+PASSES: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+    **dict.fromkeys(
+        ("clipped_reinforce", "shrunk_rloo", "grpo", "ppo", "online_rft", "rft_episodes"), _EPOCHS_AND_PARTS
+    ),
+    **dict.fromkeys(("maskable_ppo", "sb3_ppo", "recurrent_ppo"), _CLASSIC_PPO),
+    "sb3_a2c": {"n_steps": (4, 8, 16, 32)},
+    "trpo": {"n_critic_updates": (2, 4), "sub_sampling_factor": (4, 16)},
+    "sb3_dqn": {"gradient_steps": (1, 2), "batch_size": (64, 128)},
+}
+"""Four cells for each row of `benchmarks/matrix.toml`: passes over a batch, and the parts that it is split into; what comes
+nearest to them where an algorithm has neither (A2C: ids before a step; TRPO: passes of its critic, and the share of a batch that
+its curvature is taken from; DQN: steps to a step of the environment, and their batch)."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "single_turn": ("clipped_reinforce", {"num_turns": 1}),
     "multi_turn": ("clipped_reinforce", {}),
@@ -96,10 +119,19 @@ def config_of(
     return load_task(task).config(run, {**own, **fixed, **measured, **others}, budget=budget)
 
 
+def _product(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def passes_of(task: str, algorithm: str, matrix: Path) -> list[dict[str, Any]]:
+    """The cells of a row's second search: its settings in a comparison's file with those of `PASSES` in their place."""
+    (cell,) = load_matrix(matrix, algorithms=[algorithm], tasks=[task], seeds=[0]).cells()
+    return [{**cell.settings, **changes} for changes in _product(PASSES[algorithm])]
+
+
 def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
     """The cells of an algorithm's grid, and the task's own settings where the grid does not hold it."""
-    grid = GRIDS[algorithm]
-    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    cells = _product(GRIDS[algorithm])
     return (
         cells
         if config_of(task, algorithm, {}) in [config_of(task, algorithm, cell) for cell in cells]
@@ -135,10 +167,14 @@ def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cells of a task."""
     tokens = options.tokens or TOKENS[task]
     rates = [{"rate": rate} for rate in options.rates or ()]
+
+    def cells(algorithm: str) -> list[dict[str, Any]]:
+        return passes_of(task, algorithm, options.passes) if options.passes else rates or cells_of(task, algorithm)
+
     jobs = [
         (algorithm, cell, seed)
         for algorithm in options.algorithms
-        for cell in rates or cells_of(task, algorithm)
+        for cell in cells(algorithm)
         for seed in range(options.first_seed, options.first_seed + options.seeds)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
@@ -158,6 +194,9 @@ def main() -> None:
     parser.add_argument(
         "--rates", type=float, nargs="+", help="search the learning rate alone: so many times the task's"
     )
+    parser.add_argument(
+        "--passes", type=Path, metavar="MATRIX", help="search epochs and minibatches, around this comparison's settings"
+    )
     parser.add_argument("--episodes", type=int, default=512, help="of the validation split, at the end of a run")
     parser.add_argument("--cpu-seconds", type=float, help="another budget of a run: the first that is used up ends it")
     parser.add_argument("--seeds", type=int, default=2, help="how many")
@@ -168,6 +207,10 @@ def main() -> None:
     for task in options.tasks:
         if options.tokens is None and task not in TOKENS:
             parser.error(f"--tokens must be given for task {task!r}")
+    if options.passes and (others := sorted(set(options.algorithms) - set(PASSES))):
+        parser.error(f"--passes is for {', '.join(PASSES)}; --algorithms has {', '.join(others)}")
+    if options.passes and options.rates:
+        parser.error("--passes and --rates are two searches: give one of them")
     for task in options.tasks:
         rows = search(task, options)
         print(f"\n{task}, {options.tokens or TOKENS[task]} ids, {options.seeds} seeds")

@@ -333,6 +333,34 @@ def test_every_algorithm_has_a_search_of_the_same_size(benchmark: Callable[[str]
         bench.config_of("lins", name, {option: values[-1] for option, values in grid.items()})  # or it raises
 
 
+def test_every_row_of_the_small_matrix_has_a_second_search_of_the_same_size_around_its_first(
+    benchmark: Callable[[str], Any],
+) -> None:
+    bench = benchmark("tune")
+    file = Path(__file__).parents[1] / "benchmarks" / "matrix.toml"
+    matrix = load_matrix(file)
+    assert set(bench.PASSES) == set(matrix.algorithms)
+    for cell in matrix.cells()[: len(matrix.algorithms) * len(matrix.tasks)]:
+        found = bench.passes_of(cell.task, cell.label, file)
+        assert len({json.dumps(one, sort_keys=True) for one in found}) == 4, cell
+        configs = [bench.config_of(cell.task, cell.label, one) for one in found]  # or it raises
+        assert bench.config_of(cell.task, cell.label, cell.settings) in configs, cell
+
+
+def test_a_second_search_is_of_rows_that_have_one(
+    benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = benchmark("tune")
+    for options, said in (
+        (["--algorithms", "gspo", "ppo"], "--algorithms has gspo"),
+        (["--algorithms", "ppo", "--rates", "1"], "give one of them"),
+    ):
+        monkeypatch.setattr("sys.argv", ["tune.py", "--passes", "benchmarks/matrix.toml", *options])
+        with pytest.raises(SystemExit):
+            bench.main()
+        assert said in capsys.readouterr().err
+
+
 def test_a_cell_that_is_finished_is_not_run_again_and_another_one_is(
     tmp_path: Path, benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
