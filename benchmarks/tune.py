@@ -4,11 +4,10 @@ r"""The search behind the settings in `mathturn_gym/tasks/*.toml` and `benchmark
     python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
         --episodes 256 --algorithms clipped_reinforce turn_rloo shrunk_rloo grpo reinforce_pp_baseline online_rft
     python benchmarks/tune.py --tasks benchmarks/tasks/calculator.toml --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10
-    python benchmarks/tune.py --passes benchmarks/matrix.toml --tasks benchmarks/tasks/calculator.toml --algorithms ppo sb3_ppo \
-        --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10 --out runs/benchmarks/passes
 
-A first search is of the rate and of what is most an algorithm's own (`GRIDS`), a second one, with `--passes`, of epochs and
-minibatches (`PASSES`), around the settings that a comparison has from the first.
+A search is of the rate and of what is most an algorithm's own (`GRIDS`). The same command with `--passes` then searches epochs,
+minibatches and entropy (`PASSES`) around the best cell that it found for each algorithm; the rows of `benchmarks/matrix.toml`
+have such a second search.
 
 Every algorithm gets the same number of cells in `GRIDS` (or the same learning rates, with `--rates`), and every cell the same
 budget of sampled ids (and of CPU seconds, with `--cpu-seconds`: whichever is used up first); none of them sees the test split.
@@ -31,7 +30,6 @@ from typing import Any, Final
 from rows import kept_row
 
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.baselines.compare import load_matrix
 
 RATES: Final = (0.5, 1.0, 2.0)
 _GROUPS: Final[Mapping[str, Sequence[Any]]] = {"rate": RATES, "group_size": (2, 4)}
@@ -75,19 +73,25 @@ _EPOCHS_AND_PARTS: Final[Mapping[str, Sequence[Any]]] = {
     "optimization.epochs": (1, 2),
     "optimization.minibatches": (4, 8),
 }
-_CLASSIC_PPO: Final[Mapping[str, Sequence[Any]]] = {"n_epochs": (1, 2), "batch_size": (128, 256)}
-PASSES: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
+_CLASSIC_PPO: Final[Sequence[Mapping[str, Sequence[Any]]]] = (
+    {"n_epochs": (1, 2), "batch_size": (128, 256)},
+    {"ent_coef": (0.0, 0.01)},
+)
+PASSES: Final[Mapping[str, Sequence[Mapping[str, Sequence[Any]]]]] = {
+    "clipped_reinforce": (_EPOCHS_AND_PARTS, {"entropy_weight": (0.0, 0.0025)}),
     **dict.fromkeys(
-        ("clipped_reinforce", "shrunk_rloo", "grpo", "ppo", "online_rft", "rft_episodes"), _EPOCHS_AND_PARTS
+        ("shrunk_rloo", "grpo", "ppo", "online_rft", "rft_episodes"),
+        (_EPOCHS_AND_PARTS, {"entropy_weight": (0.001, 0.005)}),
     ),
     **dict.fromkeys(("maskable_ppo", "sb3_ppo", "recurrent_ppo"), _CLASSIC_PPO),
-    "sb3_a2c": {"n_steps": (4, 8, 16, 32)},
-    "trpo": {"n_critic_updates": (2, 4), "sub_sampling_factor": (4, 16)},
-    "sb3_dqn": {"gradient_steps": (1, 2), "batch_size": (64, 128)},
+    "sb3_a2c": ({"n_steps": (4, 8, 16, 32)}, {"ent_coef": (0.0, 0.01)}),
+    "trpo": ({"n_critic_updates": (2, 4), "sub_sampling_factor": (4, 16)}, {"cg_max_steps": (2, 10)}),
+    "sb3_dqn": ({"gradient_steps": (1, 2), "batch_size": (64, 128)}, {"exploration_final_eps": (0.02, 0.1)}),
 }
-"""Four cells for each row of `benchmarks/matrix.toml`: passes over a batch, and the parts that it is split into; what comes
-nearest to them where an algorithm has neither (A2C: ids before a step; TRPO: passes of its critic, and the share of a batch that
-its curvature is taken from; DQN: steps to a step of the environment, and their batch)."""
+"""Six cells for each row of `benchmarks/matrix.toml`. Four are of passes over a batch and of the parts that it is split into, or of
+what comes nearest to them (A2C: ids before a step; TRPO: passes of its critic, and the share of a batch that its curvature is
+taken from; DQN: steps to a step of the environment, and their batch). Two are of an entropy bonus that the first grid does not
+have, or of exploration (TRPO has no bonus: of the steps to its direction)."""
 VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "single_turn": ("clipped_reinforce", {"num_turns": 1}),
     "multi_turn": ("clipped_reinforce", {}),
@@ -123,10 +127,23 @@ def _product(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def passes_of(task: str, algorithm: str, matrix: Path) -> list[dict[str, Any]]:
-    """The cells of a row's second search: its settings in a comparison's file with those of `PASSES` in their place."""
-    (cell,) = load_matrix(matrix, algorithms=[algorithm], tasks=[task], seeds=[0]).cells()
-    return [{**cell.settings, **changes} for changes in _product(PASSES[algorithm])]
+def passes_of(algorithm: str, best: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cells of a second search: the best of a first one, with the settings of `PASSES` in place of its own."""
+    return [{**best, **changes} for grid in PASSES[algorithm] for changes in _product(grid)]
+
+
+def best_of(rows: Sequence[Mapping[str, Any]], algorithm: str) -> dict[str, Any]:
+    """What an algorithm's best cell changes."""
+    (best, _), *_ = ranking(rows, algorithm)
+    return best
+
+
+def ranking(rows: Sequence[Mapping[str, Any]], algorithm: str) -> list[tuple[dict[str, Any], list[Mapping[str, Any]]]]:
+    """An algorithm's cells, the best first, each with its runs."""
+    own = [row for row in rows if row["algorithm"] == algorithm]
+    cells = {json.dumps(row["changes"]): [r for r in own if r["changes"] == row["changes"]] for row in own}
+    ranked = sorted(cells.values(), key=lambda cell: -mean(r["first"] + r["last"] for r in cell))
+    return [(dict(cell[0]["changes"]), cell) for cell in ranked]
 
 
 def cells_of(task: str, algorithm: str) -> list[dict[str, Any]]:
@@ -163,13 +180,26 @@ def trial(
     return kept_row(out / name, config.to_json(), make)
 
 
+def results_of(task: str, out: Path, *, passes: bool = False) -> Path:
+    """Where a search's rows are kept."""
+    return out / f"{Path(task).stem}{'-passes' if passes else ''}.json"
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a search; none where it has not been run."""
+    found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    return found
+
+
 def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cells of a task."""
     tokens = options.tokens or TOKENS[task]
     rates = [{"rate": rate} for rate in options.rates or ()]
 
+    found = _rows(results_of(task, options.out)) if options.passes else []
+
     def cells(algorithm: str) -> list[dict[str, Any]]:
-        return passes_of(task, algorithm, options.passes) if options.passes else rates or cells_of(task, algorithm)
+        return passes_of(algorithm, best_of(found, algorithm)) if options.passes else rates or cells_of(task, algorithm)
 
     jobs = [
         (algorithm, cell, seed)
@@ -179,8 +209,8 @@ def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         rest = tokens, options.episodes, options.out, options.cpu_seconds
-        found = [pool.submit(trial, task, *job, *rest) for job in jobs]
-        return [one.result() for one in found]
+        trials = [pool.submit(trial, task, *job, *rest) for job in jobs]
+        return [one.result() for one in trials]
 
 
 def main() -> None:
@@ -195,7 +225,7 @@ def main() -> None:
         "--rates", type=float, nargs="+", help="search the learning rate alone: so many times the task's"
     )
     parser.add_argument(
-        "--passes", type=Path, metavar="MATRIX", help="search epochs and minibatches, around this comparison's settings"
+        "--passes", action="store_true", help="after a search: epochs, minibatches and entropy around each best cell"
     )
     parser.add_argument("--episodes", type=int, default=512, help="of the validation split, at the end of a run")
     parser.add_argument("--cpu-seconds", type=float, help="another budget of a run: the first that is used up ends it")
@@ -211,19 +241,23 @@ def main() -> None:
         parser.error(f"--passes is for {', '.join(PASSES)}; --algorithms has {', '.join(others)}")
     if options.passes and options.rates:
         parser.error("--passes and --rates are two searches: give one of them")
+    for task in options.tasks if options.passes else ():
+        known = {row["algorithm"] for row in _rows(results_of(task, options.out))}
+        if others := [name for name in options.algorithms if name not in known]:
+            parser.error(
+                f"--passes needs a search before it: {results_of(task, options.out)} has no {', '.join(others)}"
+            )
     for task in options.tasks:
         rows = search(task, options)
         print(f"\n{task}, {options.tokens or TOKENS[task]} ids, {options.seeds} seeds")
         print(f"{'algorithm':14}{'acc@1':>7}{'last':>7}  settings")
         for algorithm in options.algorithms:
-            own = [row for row in rows if row["algorithm"] == algorithm]
-            cells = {json.dumps(row["changes"]): [r for r in own if r["changes"] == row["changes"]] for row in own}
-            ranked = sorted(cells.items(), key=lambda cell: -mean(r["first"] + r["last"] for r in cell[1]))
-            for settings, cell in ranked:
+            for settings, cell in ranking(rows, algorithm):
                 first, last = (mean(row[name] for row in cell) for name in ("first", "last"))
-                print(f"{algorithm:14}{first:7.3f}{last:7.3f}  {settings}")
-        out = options.out / f"{Path(task).stem}.json"
-        out.write_text(json.dumps({"rows": rows}, indent=2) + "\n", encoding="utf-8")
+                print(f"{algorithm:14}{first:7.3f}{last:7.3f}  {json.dumps(settings)}")
+        out = results_of(task, options.out, passes=options.passes)
+        others = [row for row in _rows(out) if row["algorithm"] not in options.algorithms]  # of an earlier call
+        out.write_text(json.dumps({"rows": [*others, *rows]}, indent=2) + "\n", encoding="utf-8")
         print(f"written to {out}", flush=True)
 
 

@@ -337,28 +337,63 @@ def test_every_row_of_the_small_matrix_has_a_second_search_of_the_same_size_arou
     benchmark: Callable[[str], Any],
 ) -> None:
     bench = benchmark("tune")
-    file = Path(__file__).parents[1] / "benchmarks" / "matrix.toml"
-    matrix = load_matrix(file)
+    matrix = load_matrix(Path(__file__).parents[1] / "benchmarks" / "matrix.toml")
     assert set(bench.PASSES) == set(matrix.algorithms)
-    for cell in matrix.cells()[: len(matrix.algorithms) * len(matrix.tasks)]:
-        found = bench.passes_of(cell.task, cell.label, file)
-        assert len({json.dumps(one, sort_keys=True) for one in found}) == 4, cell
-        configs = [bench.config_of(cell.task, cell.label, one) for one in found]  # or it raises
-        assert bench.config_of(cell.task, cell.label, cell.settings) in configs, cell
+    for task in matrix.tasks:
+        for name in matrix.algorithms:
+            best = bench.cells_of(task, name)[0]
+            found = bench.passes_of(name, best)
+            assert len({json.dumps(one, sort_keys=True) for one in found}) == 6, name
+            configs = [bench.config_of(task, name, one) for one in found]  # or it raises
+            assert bench.config_of(task, name, best) in configs, (task, name)
 
 
-def test_a_second_search_is_of_rows_that_have_one(
-    benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_second_search_goes_on_from_the_best_cell_of_the_first(
+    tmp_path: Path, benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = benchmark("tune")
+
+    def call(*options: str) -> None:
+        monkeypatch.setattr("sys.argv", ["tune.py", "--passes", "--out", str(tmp_path), *options])
+        bench.main()
+
     for options, said in (
         (["--algorithms", "gspo", "ppo"], "--algorithms has gspo"),
         (["--algorithms", "ppo", "--rates", "1"], "give one of them"),
+        (["--algorithms", "ppo"], "lins.json has no ppo"),
     ):
-        monkeypatch.setattr("sys.argv", ["tune.py", "--passes", "benchmarks/matrix.toml", *options])
         with pytest.raises(SystemExit):
-            bench.main()
+            call(*options)
         assert said in capsys.readouterr().err
+    rows = [
+        {"algorithm": "ppo", "changes": {"rate": rate}, "seed": seed, "first": first, "last": 0.5}
+        for rate, seed, first in ((0.5, 0, 0.2), (0.5, 1, 0.2), (1.0, 0, 0.0), (1.0, 1, 0.5))
+    ]
+    (tmp_path / "lins.json").write_text(json.dumps({"rows": rows}))
+    asked: list[tuple[Any, ...]] = []
+
+    class Pool:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: Any) -> None: ...
+
+        def submit(self, _: Any, *given: Any) -> Any:
+            asked.append(given)
+            row = {"algorithm": given[1], "changes": given[2], "seed": given[3], "first": 0.1, "last": 0.1}
+            return SimpleNamespace(result=lambda: row)
+
+    monkeypatch.setattr(bench, "ProcessPoolExecutor", Pool)
+    call("--algorithms", "ppo", "--seeds", "1")
+    assert [given[2] for given in asked] == bench.passes_of("ppo", {"rate": 1.0})
+    assert len(json.loads((tmp_path / "lins-passes.json").read_text())["rows"]) == 6
+    assert json.loads((tmp_path / "lins.json").read_text())["rows"] == rows, "the first search is still there"
+    (tmp_path / "lins.json").write_text(json.dumps({"rows": [*rows, {**rows[0], "algorithm": "grpo"}]}))
+    call("--algorithms", "grpo", "--seeds", "1")
+    names = [row["algorithm"] for row in json.loads((tmp_path / "lins-passes.json").read_text())["rows"]]
+    assert names == ["ppo"] * 6 + ["grpo"] * 6, "what another call has found is kept"
 
 
 def test_a_cell_that_is_finished_is_not_run_again_and_another_one_is(
