@@ -195,7 +195,6 @@ def search(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cells of a task."""
     tokens = options.tokens or TOKENS[task]
     rates = [{"rate": rate} for rate in options.rates or ()]
-
     found = _rows(results_of(task, options.out)) if options.passes else []
 
     def cells(algorithm: str) -> list[dict[str, Any]]:
