@@ -34,9 +34,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 NOT_HERE := engines/ray integrations/areal.py integrations/tinker.py integrations/verifiers.py integrations/verl.py
 
 # A part of the tests that goes through every room in minutes.
-SOME := tests/test_env.py tests/test_vector.py tests/test_types.py tests/test_returns.py tests/test_losses.py tests/test_rewards.py \
-  tests/test_verification.py tests/packing tests/rollout tests/trajectories/test_batches.py tests/verifier/test_verifier.py \
-  tests/decoding/test_loop.py tests/wrappers/test_policy.py tests/baselines/test_settings.py tests/baselines/test_run_folder.py
+SOME := tests/env/test_environment.py tests/env/test_vector.py tests/base/test_types.py tests/episodes/test_returns.py tests/episodes/test_losses.py tests/env/test_rewards.py \
+  tests/env/test_verification.py tests/packing tests/rollout tests/episodes/trajectories/test_batches.py tests/verifier/test_verifier.py \
+  tests/policies/test_loop.py tests/wrappers/test_policy.py tests/baselines/test_settings.py tests/baselines/test_run_folder.py
 # Warnings are errors with the pinned versions alone: others deprecate other things.
 TEST_SOME = -m pytest -q -p no:cacheprovider -W default $(SOME)
 NEEDED := pytest hypothesis matplotlib tensorboard pyarrow
@@ -61,12 +61,12 @@ docs: $(VENV)/.docs
 test-view: $(VENV)/.dev
 	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
 	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
-	$(BIN)/python -m pytest tests/view tests/baselines/compare/test_page.py
+	$(BIN)/python -m pytest tests/view tests/compare/test_page.py
 
 # What inspect_ai shares with .venv comes from .venv: its folder is asked last.
 test-inspect: $(VENV)/.dev .inspect/.ready
 	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py \
+	  tests/neighbors/export/test_inspect.py tests/show/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py \
 	  tests/robustness/test_files_from_outside.py
 
 test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
@@ -90,7 +90,7 @@ test-lowmem: $(VENV)/.dev .lowmem/.ready
 	PYTHONPATH=.lowmem $(BIN)/python -m pytest -p no:cacheprovider tests/baselines/test_optimizer.py
 
 test-vllm: .venv-vllm/.ready
-	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/decoding/servers/test_vllm_policy.py
+	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/policies/test_vllm_policy.py
 
 # What Ray shares with .venv is of the same versions; its workers find it as this process does.
 test-engines: $(VENV)/.dev .ray/.ready
@@ -102,7 +102,7 @@ NEIGHBORS := areal tinker verifiers verl
 test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
 	$(BIN)/python -m pytest -p no:cacheprovider tests/integrations
 	for one in $(NEIGHBORS); do \
-	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/integrations/test_$$one.py \
+	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/neighbors/test_$$one.py \
 	    tests/verifier/test_rewards_in_place.py || exit 1; done
 
 test-typing: $(VENV)/.dev .venv-typing/.ready
@@ -126,7 +126,7 @@ dist: $(VENV)/.dev
 	build/dist/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$(build/dist/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
-	cp tests/conftest.py tests/test_types.py tests/test_rewards.py tests/test_losses.py tests/test_spaces.py build/dist/tests
+	cp tests/conftest.py tests/base/test_types.py tests/env/test_rewards.py tests/episodes/test_losses.py tests/base/test_spaces.py build/dist/tests
 	cd build/dist && venv/bin/python -c 'import mathturn_gym; assert "build/dist/venv" in mathturn_gym.__file__, mathturn_gym.__file__' \
 	  && venv/bin/python -m pytest -q -p no:cacheprovider --rootdir . tests && venv/bin/mathturn info > /dev/null
 	ls -l dist

@@ -3,7 +3,7 @@
     python benchmarks/check_families.py --items 10000
 
 For each family, `items` problems over its five levels, half of them in LaTeX: the question's text is solved again with
-sympy (`mathturn_gym.problems.oracle`), and the gold answer must be right when the verifier judges it against itself.
+sympy (`oracle`), and the gold answer must be right when the verifier judges it against itself.
 Writes JSON and a Markdown table.
 """
 
@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from oracle import disagreement
+
 from mathturn_gym.problems import FAMILIES, FORMS, LEVELS, Family
-from mathturn_gym.problems.oracle import disagreement
 from mathturn_gym.verifier import Verifier
 
 

@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.types import Ids, Problem
 
 QWEN = Path(__file__).resolve().parents[2] / "shared" / "golden" / "real" / "tokenizers" / "qwen2.5"

@@ -23,12 +23,12 @@ from statistics import mean
 from typing import Any, Final
 
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.metrics import Report, summarize
-from mathturn_gym.rollout import collect
+from mathturn_gym.baselines.session import cpu_threads
+from mathturn_gym.episodes.metrics import Report, summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Policy
+from mathturn_gym.wrappers import load_policy
 
 KINDS: Final = {"informative": "hint", "plain": "plain", "random": "hint-random", "flipped": "hint-flipped"}
 DEAF, BEST = 3 / 8, 5 / 8

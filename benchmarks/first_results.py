@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mathturn_gym.metrics.intervals import cluster_sums, ratio_estimate
-from mathturn_gym.trajectories import read_episodes
+from mathturn_gym.episodes.metrics.intervals import cluster_sums, ratio_estimate
+from mathturn_gym.episodes.trajectories import read_episodes
 
 
 def first_result(text: str, *, cut_off: bool) -> str | None:

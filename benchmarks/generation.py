@@ -32,16 +32,16 @@ import torch
 import transformers
 
 import mathturn_gym  # noqa: F401 - registers the ids
+from mathturn_gym.base.model_folders import models_folder
 from mathturn_gym.baselines import load_task
-from mathturn_gym.baselines._trainer import Trainer
-from mathturn_gym.decoding import trained_logits, use_row_attention
-from mathturn_gym.decoding.named_models import models_folder
-from mathturn_gym.decoding.sampling import Sampling, entropy
-from mathturn_gym.dialogue import Dialogue
-from mathturn_gym.losses import policy_loss, trained_logprobs
-from mathturn_gym.packing import pack, unpack
-from mathturn_gym.rollout import collect
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.episodes.losses import policy_loss, trained_logprobs
+from mathturn_gym.episodes.packing import pack, unpack
+from mathturn_gym.episodes.rollout import collect
+from mathturn_gym.policies import trained_logits, use_row_attention
+from mathturn_gym.policies.sampling import Sampling, entropy
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Completion, Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from mathturn_gym._files import write_json
-from mathturn_gym.baselines.compare.statistics import (
+from mathturn_gym.base.files import write_json
+from mathturn_gym.compare.statistics import (
     AGGREGATES,
     aggregate,
     difference,
@@ -31,8 +31,8 @@ from mathturn_gym.baselines.compare.statistics import (
     profile,
     shared,
 )
-from mathturn_gym.metrics import Estimate, pass_at_k
-from mathturn_gym.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
+from mathturn_gym.episodes.metrics import Estimate, pass_at_k
+from mathturn_gym.episodes.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
 
 CONFIDENCE: Final = 0.95
 RATE, SIGNED, POSITIVE = (0.0, 1.0), (-1.0, 1.0), (0.0, None)
@@ -225,7 +225,7 @@ def share(rng: Rng, level: float, tasks: int, runs: int) -> tuple[float, Ends, E
 
 
 def _beta_cdf(x: float, a: float, b: float) -> float:
-    from mathturn_gym.metrics._quantiles import beta_cdf
+    from mathturn_gym.episodes.metrics.intervals import beta_cdf
 
     return beta_cdf(x, a, b)
 

@@ -50,30 +50,40 @@ import torch  # noqa: E402
 
 from mathturn_gym import collect  # noqa: E402
 from mathturn_gym.baselines import RunConfig, train  # noqa: E402
-from mathturn_gym.baselines._checkpoints import fingerprint, load_checkpoint, verify_checkpoint  # noqa: E402
-from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_metrics  # noqa: E402
-from mathturn_gym.baselines.compare import CellFolder, Matrix, open_matrix, read_cells, run_matrix, worker  # noqa: E402
+from mathturn_gym.baselines.run_folder import (  # noqa: E402  # noqa: E402
+    RunFolder,
+    fingerprint,
+    load_checkpoint,
+    read_config,
+    read_metrics,
+    verify_checkpoint,
+)
+from mathturn_gym.baselines.tasks import load_task  # noqa: E402
 from mathturn_gym.cli.app import app  # noqa: E402
 from mathturn_gym.cli.evaluate import missing_ranges  # noqa: E402
-from mathturn_gym.config import EnvConfig  # noqa: E402
-from mathturn_gym.decoding import load_policy  # noqa: E402
-from mathturn_gym.packing import pack, unpack  # noqa: E402
-from mathturn_gym.tasks import load_task  # noqa: E402
-from mathturn_gym.trajectories import (  # noqa: E402
+from mathturn_gym.compare import CellFolder, Matrix, open_matrix, read_cells, run_matrix, worker  # noqa: E402
+from mathturn_gym.env.config import EnvConfig  # noqa: E402
+from mathturn_gym.episodes.packing import pack, unpack  # noqa: E402
+from mathturn_gym.episodes.trajectories import (  # noqa: E402
     EpisodeWriter,
     load_batch,
     read_episodes,
     save_batch,
     write_episodes,
 )
-from mathturn_gym.trajectories.records import episode_to_record  # noqa: E402
+from mathturn_gym.episodes.trajectories.records import episode_to_record  # noqa: E402
+from mathturn_gym.wrappers import load_policy  # noqa: E402
 
-FOLDER: Final = ("mathturn_gym._files", "mathturn_gym.baselines._run_folder", "mathturn_gym.baselines._checkpoints")
-EPISODES: Final = ("mathturn_gym._files", "mathturn_gym.trajectories.files", "mathturn_gym.trajectories.records")
+FOLDER: Final = ("mathturn_gym.base.files", "mathturn_gym.baselines.run_folder", "mathturn_gym.baselines.run_folder")
+EPISODES: Final = (
+    "mathturn_gym.base.files",
+    "mathturn_gym.episodes.trajectories.files",
+    "mathturn_gym.episodes.trajectories.records",
+)
 RUN: Final = (
     *FOLDER,
     *EPISODES,
-    "mathturn_gym.baselines._kept_episodes",
+    "mathturn_gym.baselines._evaluation",
     "mathturn_gym.baselines.training",
     "mathturn_gym.wrappers.policy",
 )
@@ -399,7 +409,7 @@ def cells_intact(folder: Path) -> None:
 
 def wait_for(lock: Path) -> None:
     """Until nobody holds it: a run whose parent was killed ends by itself."""
-    from mathturn_gym._files import locked
+    from mathturn_gym.base.files import locked
 
     if lock.exists():
         with locked(lock, wait=True):
@@ -411,9 +421,9 @@ def trace_worker(tracer: Tracer) -> None:
 
 
 COMPARE: Final = (
-    "mathturn_gym._files",
-    "mathturn_gym.baselines.compare.runner",
-    "mathturn_gym.baselines.compare.cells",
+    "mathturn_gym.base.files",
+    "mathturn_gym.compare.runner",
+    "mathturn_gym.compare.cells",
 )
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -422,15 +432,17 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         do_train, lambda at: look_at_run(at / "run"), lambda at: run_intact(at / "run"), (), trace_saving
     ),
     "eval": Scenario(
-        do_eval, look_at_eval, eval_intact, (*EPISODES, "mathturn_gym.cli.evaluate", "mathturn_gym.view._write")
+        do_eval, look_at_eval, eval_intact, (*EPISODES, "mathturn_gym.cli.evaluate", "mathturn_gym.show.view._write")
     ),
-    "collect": Scenario(do_collect, look_at_files, files_intact, (*EPISODES, "mathturn_gym.trajectories.batches")),
+    "collect": Scenario(
+        do_collect, look_at_files, files_intact, (*EPISODES, "mathturn_gym.episodes.trajectories.batches")
+    ),
     "compare": Scenario(do_compare, look_at_cells, cells_intact, COMPARE),
     "worker": Scenario(
         do_compare,
         look_at_cells,
         cells_intact,
-        (*FOLDER, "mathturn_gym.baselines.compare.cells", "mathturn_gym.baselines.compare.worker"),
+        (*FOLDER, "mathturn_gym.compare.cells", "mathturn_gym.compare.worker"),
         trace_worker,
     ),
 }
@@ -581,7 +593,12 @@ def warm_up() -> None:
     load_policy("builtin", device="cpu", dtype="float32")
     for name in {name for scenario in SCENARIOS.values() for name in scenario.modules}:
         importlib.import_module(name)
-    for name in ("mathturn_gym.baselines._trainer", "mathturn_gym.view", "mathturn_gym.metrics", "rich.progress"):
+    for name in (
+        "mathturn_gym.baselines.trainer",
+        "mathturn_gym.show.view",
+        "mathturn_gym.episodes.metrics",
+        "rich.progress",
+    ):
         importlib.import_module(name)
 
 

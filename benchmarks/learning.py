@@ -26,13 +26,13 @@ from statistics import mean
 from typing import Any
 
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
-from mathturn_gym.metrics import summarize
-from mathturn_gym.rollout import collect
+from mathturn_gym.baselines.session import cpu_threads
+from mathturn_gym.env.feedback import RIGHT_TEXT, WRONG_TEXT
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Policy, TurnContext
+from mathturn_gym.wrappers import load_policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 # (figure, where, at least or at most, limit): what the figures of the mean over seeds are held to.

@@ -15,9 +15,9 @@ import json
 import re
 from pathlib import Path
 
-from mathturn_gym.baselines._run_folder import read_config
-from mathturn_gym.metrics.intervals import clopper_pearson
-from mathturn_gym.trajectories import read_episodes
+from mathturn_gym.baselines.run_folder import read_config
+from mathturn_gym.episodes.metrics.intervals import clopper_pearson
+from mathturn_gym.episodes.trajectories import read_episodes
 
 
 def operands(prompt: str) -> tuple[int, ...]:

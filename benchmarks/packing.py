@@ -28,10 +28,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mathturn_gym.losses import policy_loss, token_logprobs
-from mathturn_gym.packing import LAYOUTS, Form, Layout, PackedBatch, micro_batches, model_inputs, pack
-from mathturn_gym.returns import advantages
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.episodes.losses import policy_loss, token_logprobs
+from mathturn_gym.episodes.packing import LAYOUTS, Form, Layout, PackedBatch, micro_batches, model_inputs, pack
+from mathturn_gym.episodes.returns import advantages
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 
 VOCAB = 512

@@ -44,14 +44,14 @@ from rows import kept_row, read_row
 from seeds import shown
 
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.baselines._changes import parse_settings
-from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.metrics import pass_at_k, summarize
-from mathturn_gym.rollout import collect
+from mathturn_gym.baselines.overrides import parse_settings
+from mathturn_gym.baselines.session import cpu_threads
+from mathturn_gym.episodes.metrics import pass_at_k, summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
 from mathturn_gym.verifier import answer_key
+from mathturn_gym.wrappers import load_policy
 
 TOKENS: Final = {"lins": 60_000, "guess8": 30_000}
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {

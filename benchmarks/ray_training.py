@@ -34,8 +34,8 @@ import ray
 
 from mathturn_gym import collect
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.engines.ray import RaySettings, RayTraining
-from mathturn_gym.metrics import summarize
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.neighbors.engines.ray import RaySettings, RayTraining
 from mathturn_gym.seeding import derive_seed
 
 PARTS = ("asynchronous", "kills")

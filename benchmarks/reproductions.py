@@ -31,15 +31,15 @@ import numpy as np
 from rows import kept_row
 from seeds import shown
 
-from mathturn_gym._files import write_json
+from mathturn_gym.base.files import write_json
 from mathturn_gym.baselines import RunConfig, load_task, train
-from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.feedback._calculator import last_calculation
-from mathturn_gym.metrics import summarize
-from mathturn_gym.rollout import collect
+from mathturn_gym.baselines.session import cpu_threads
+from mathturn_gym.env.feedback._calculator import last_calculation
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode
+from mathturn_gym.wrappers import load_policy
 
 PLAYED: Final = 1024
 UNTRAINED: Final = "untrained"

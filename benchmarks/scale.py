@@ -36,12 +36,13 @@ import numpy as np
 import ray
 
 from mathturn_gym import collect
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import PolicyConfig, load_policy
-from mathturn_gym.engines._wire import PackedEpisodes
-from mathturn_gym.engines.ray import RayEngine, RaySettings
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.neighbors.engines._wire import PackedEpisodes
+from mathturn_gym.neighbors.engines.ray import RayEngine, RaySettings
+from mathturn_gym.policies import PolicyConfig
 from mathturn_gym.types import Episode
 from mathturn_gym.verifier import Verifier
+from mathturn_gym.wrappers import load_policy
 
 ENV = EnvConfig("MathMultiTurn-v0", problems="lins", num_turns=3, max_completion_tokens=32)
 TURNS, SHARE = 3, 16
@@ -49,7 +50,7 @@ PARTS = ("actors", "policies", "kills", "costs", "plan", "simulate")
 
 
 def simulated(**options: Any) -> PolicyConfig:
-    return PolicyConfig("mathturn_gym.engines.simulated:SimulatedPolicy", options=options)
+    return PolicyConfig("simulated:SimulatedPolicy", options=options)
 
 
 def seconds_of(work: Callable[[], Any]) -> float:

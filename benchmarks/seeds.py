@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mathturn_gym.metrics.intervals import student
+from mathturn_gym.episodes.metrics.intervals import student
 
 
 def shown(values: Sequence[float], sign: str = "") -> str:

@@ -37,10 +37,10 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from mathturn_gym.dialogue import completion_ids
 from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env.dialogue import completion_ids
+from mathturn_gym.neighbors.serve._session import info_from_record
 from mathturn_gym.seeding import derive_seed
-from mathturn_gym.serve._protocol import info_from_record
 from mathturn_gym.types import Ids
 
 ACTION, SESSIONS, THINK, KEY, BAD_OF_A_KIND = 512, 32, 0.1, "benchmark", 4

@@ -36,9 +36,9 @@ import numpy as np
 
 from mathturn_gym import collect
 from mathturn_gym.baselines import Budget, ClippedREINFORCE, EnvConfig, Evaluation, Optimization, RunConfig, train
+from mathturn_gym.env.verification import get_verifier
 from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.types import Problem, TurnContext
-from mathturn_gym.verification import get_verifier
 from mathturn_gym.verifier import Verifier
 
 ENVS: Final = 8

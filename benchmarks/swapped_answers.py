@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mathturn_gym.metrics.intervals import Estimate, Floats, ratio_estimate
-from mathturn_gym.trajectories import read_episodes
+from mathturn_gym.episodes.metrics.intervals import Estimate, Floats, ratio_estimate
+from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.types import Episode
 from mathturn_gym.verifier import Verifier
 

@@ -38,7 +38,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from mathturn_gym.baselines import GRPO, RunConfig, load_task
-from mathturn_gym.baselines._trainer import Trainer
+from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.types import Episode
 
 

@@ -1,4 +1,4 @@
-r"""The search behind the settings in `mathturn_gym/tasks/*.toml` and `benchmarks/matrix.toml`, on validation problems.
+r"""The search behind the settings in `mathturn_gym/baselines/tasks/*.toml` and `benchmarks/matrix.toml`, on validation problems.
 
     python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 6 cells x 2 seeds x 3 tasks: 8 CPU hours
     python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mathturn_gym.returns import BiasedEstimatorWarning, advantages
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.episodes.returns import BiasedEstimatorWarning, advantages
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 
 Array = npt.NDArray[np.float64]

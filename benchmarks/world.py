@@ -32,11 +32,10 @@ from mathturn_gym.baselines import (
     RunConfig,
     train,
 )
-from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.baselines.recipes import WORLD
-from mathturn_gym.baselines.warmup import warmup
-from mathturn_gym.metrics import compare, summarize
-from mathturn_gym.rollout import collect
+from mathturn_gym.baselines.session import cpu_threads
+from mathturn_gym.baselines.warmup import WORLD, warmup
+from mathturn_gym.episodes.metrics import compare, summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.types import Episode
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 

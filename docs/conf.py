@@ -38,17 +38,17 @@ nitpick_ignore_regex = [
     ("py:.*", r"mathturn_gym(\.\w+)*\._\w+.*"),  # types that are internal, or that live in internal modules
 ]
 nitpick_ignore = [  # bases and annotations that their package does not export
-    ("py:class", "mathturn_gym.areal.logs.LoggedTurn"),
-    ("py:class", "mathturn_gym.areal.protocol.Agent"),
-    ("py:class", "mathturn_gym.areal.protocol.Queue"),
-    ("py:class", "mathturn_gym.baselines.algorithms.dr_grpo.EpisodeBudget"),
-    ("py:class", "mathturn_gym.baselines.algorithms.reinforce_pp.WithReference"),
+    ("py:class", "mathturn_gym.neighbors.areal.logs.LoggedTurn"),
+    ("py:class", "mathturn_gym.neighbors.areal.protocol.Agent"),
+    ("py:class", "mathturn_gym.neighbors.areal.protocol.Queue"),
+    ("py:class", "mathturn_gym.baselines.algorithms.grpo.EpisodeBudget"),
+    ("py:class", "mathturn_gym.baselines.algorithms.reinforce.WithReference"),
     ("py:class", "mathturn_gym.baselines.classic.algorithms.ActorCritic"),
     ("py:class", "mathturn_gym.baselines.classic.algorithms.ValueBased"),
-    ("py:class", "mathturn_gym.baselines.compare.results.Limit"),
-    ("py:class", "mathturn_gym.baselines.compare.tables.Table"),
+    ("py:class", "mathturn_gym.compare.results.Limit"),
+    ("py:class", "mathturn_gym.compare.summary.Table"),
     ("py:class", "mathturn_gym.problems.base.Endless"),
-    ("py:class", "mathturn_gym.serve.client.RemoteState"),
+    ("py:class", "mathturn_gym.neighbors.serve.client.RemoteState"),
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]

@@ -37,9 +37,9 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
 from mathturn_gym import collect
-from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.integrations.trl import TurnLevelGRPOTrainer, TurnRollout
-from mathturn_gym.metrics import summarize
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.neighbors.trl import TurnLevelGRPOTrainer, TurnRollout
+from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.wrappers import CausalLMPolicy
 
 

@@ -13,33 +13,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mathturn_gym._lazy import lazy_exports
+from mathturn_gym.base.lazy import lazy_exports
 from mathturn_gym.registration import register_environments
 
 if TYPE_CHECKING:
-    from mathturn_gym.dialogue import Dialogue
-    from mathturn_gym.env import EpisodeState, MathMultiTurnEnv, StepInfo
+    from mathturn_gym.env import EnvConfig, EpisodeState, MathMultiTurnEnv, MathMultiTurnVectorEnv, StepInfo
+    from mathturn_gym.env.dialogue import Dialogue
+    from mathturn_gym.episodes.packing import PackedBatch, pack
+    from mathturn_gym.episodes.rollout import acollect, collect
     from mathturn_gym.errors import MathTurnError
-    from mathturn_gym.packing import PackedBatch, pack
+    from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.problems import ProblemSource, load_problems
-    from mathturn_gym.rollout import acollect, collect
     from mathturn_gym.spaces import TokenIds
     from mathturn_gym.types import Completion, Episode, Policy, Problem, Status, StopReason, Turn, TurnContext, Verdict
-    from mathturn_gym.vector import MathMultiTurnVectorEnv
     from mathturn_gym.verifier import Verifier
+    from mathturn_gym.wrappers import CausalLMPolicy, load_policy
 
 __version__: Final = "0.1.0"
 
 _HOME: Final = {
+    "CausalLMPolicy": "wrappers",
     "Completion": "types",
-    "Dialogue": "dialogue",
+    "Dialogue": "env.dialogue",
+    "EnvConfig": "env",
     "Episode": "types",
     "EpisodeState": "env",
     "MathMultiTurnEnv": "env",
-    "MathMultiTurnVectorEnv": "vector",
+    "MathMultiTurnVectorEnv": "env",
     "MathTurnError": "errors",
-    "PackedBatch": "packing",
+    "PackedBatch": "episodes.packing",
     "Policy": "types",
+    "PolicyConfig": "policies",
     "Problem": "types",
     "ProblemSource": "problems",
     "Status": "types",
@@ -50,15 +54,18 @@ _HOME: Final = {
     "TurnContext": "types",
     "Verdict": "types",
     "Verifier": "verifier",
-    "acollect": "rollout",
-    "collect": "rollout",
+    "acollect": "episodes.rollout",
+    "collect": "episodes.rollout",
+    "load_policy": "wrappers",
     "load_problems": "problems",
-    "pack": "packing",
+    "pack": "episodes.packing",
 }
 
 __all__ = [  # noqa: RUF022 - classes and functions, then the version
+    "CausalLMPolicy",
     "Completion",
     "Dialogue",
+    "EnvConfig",
     "Episode",
     "EpisodeState",
     "MathMultiTurnEnv",
@@ -66,6 +73,7 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
     "MathTurnError",
     "PackedBatch",
     "Policy",
+    "PolicyConfig",
     "Problem",
     "ProblemSource",
     "Status",
@@ -78,6 +86,7 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
     "Verifier",
     "acollect",
     "collect",
+    "load_policy",
     "load_problems",
     "pack",
     "__version__",

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from gymnasium.envs.registration import register
 
-__all__ = ["ENV_DEFAULTS", "make_env", "make_vector_env", "register_environments"]
-
 ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "MathMultiTurn-v0": {"stop_on_success": False},
     "MathMultiTurnUntilCorrect-v0": {"stop_on_success": True},
@@ -22,18 +20,18 @@ def make_env(server: str | None = None, **keywords: Any) -> Any:
 
     Args:
         server: URL of a server that `mathturn serve` started, or None.
-        **keywords: Of `MathMultiTurnEnv`, or of `mathturn_gym.serve.RemoteEnv`.
+        **keywords: Of `MathMultiTurnEnv`, or of `mathturn_gym.neighbors.serve.RemoteEnv`.
     """
     if server is None:
         return import_module("mathturn_gym.env").MathMultiTurnEnv(**keywords)
-    return import_module("mathturn_gym.serve.client").RemoteEnv(server, **keywords)
+    return import_module("mathturn_gym.neighbors.serve.client").RemoteEnv(server, **keywords)
 
 
 def make_vector_env(num_envs: int = 1, server: str | None = None, **keywords: Any) -> Any:
     """What `gym.make_vec` calls; see `make_env`."""
     if server is None:
-        return import_module("mathturn_gym.vector").MathMultiTurnVectorEnv(num_envs, **keywords)
-    return import_module("mathturn_gym.serve.client").RemoteVectorEnv(num_envs, server=server, **keywords)
+        return import_module("mathturn_gym.env.vector").MathMultiTurnVectorEnv(num_envs, **keywords)
+    return import_module("mathturn_gym.neighbors.serve.client").RemoteVectorEnv(num_envs, server=server, **keywords)
 
 
 def register_environments() -> None:

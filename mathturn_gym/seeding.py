@@ -7,8 +7,6 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["derive_seed", "uniforms"]
-
 
 def derive_seed(*path: int | str) -> int:
     """A 63-bit seed for the place `path` in a tree of seeds, e.g. (seed, episode, turn).

@@ -22,10 +22,8 @@ from gymnasium.vector.utils import (
     write_to_shared_memory,
 )
 
-from mathturn_gym.errors import InvalidValueError, check_int
-from mathturn_gym.types import Ids
-
-__all__ = ["TokenIds"]
+from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, check_int
+from mathturn_gym.types import Ids, StopReason
 
 
 class TokenIds(spaces.Sequence):
@@ -176,3 +174,26 @@ def _write_shared_token_ids(space: TokenIds, index: int, value: Ids, shared_memo
     row[1 : 1 + value.shape[0]] = value
     # The length last: a reader never sees ids that are not there yet.
     row[0] = value.shape[0]
+
+
+# ---- when a step can be played: asked by the environment, and by a client before anything is sent
+
+
+def check_step(action: Ids, space: TokenIds, *, begun: bool, ended: bool, stop_reason: StopReason | None) -> None:
+    """Raises where `step(action)` cannot be played.
+
+    Raises:
+        EpisodeStateError: there is no episode, or it has ended.
+        InvalidActionError: the action is not in the action space; the message says why.
+    """
+    if not begun:
+        raise EpisodeStateError("step() before reset(): call reset() to begin an episode")
+    if ended:
+        why = "" if stop_reason is None else f" (stop reason: {stop_reason.value})"
+        raise EpisodeStateError(f"step() after the episode's end{why}: call reset() to begin another")
+    reason = space.why_not(action)
+    if reason is not None:
+        raise InvalidActionError(
+            f"action is not in {space}: {reason}; actions are int64 arrays of at most {space.max_length} ids in"
+            f" [0, {space.vocab_size})"
+        )

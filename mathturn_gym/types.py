@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mathturn_gym._text import shorten
+from mathturn_gym.base.text import shorten
 from mathturn_gym.errors import EpisodeStateError, InvalidEpisodeError, InvalidValueError
 
 __all__ = [
@@ -141,7 +141,7 @@ class Problem:
         return f"Problem({shorten(self.id)}, {shorten(self.prompt)}, gold {gold})"
 
     def _repr_html_(self) -> str:
-        from mathturn_gym._notebook import problem_html
+        from mathturn_gym.show.notebook import problem_html
 
         return problem_html(self)
 
@@ -240,7 +240,7 @@ class Verdict:
         return f"Verdict({self.status.value}{reason}{answer}{score})"
 
     def _repr_html_(self) -> str:
-        from mathturn_gym._notebook import verdict_html
+        from mathturn_gym.show.notebook import verdict_html
 
         return verdict_html(self)
 
@@ -573,13 +573,13 @@ class Episode:
 
     def __str__(self) -> str:
         """The dialogue with verdicts and rewards, colored where it is printed in a terminal."""
-        from mathturn_gym.render import render_episode
+        from mathturn_gym.base.render import render_episode
 
         return str(render_episode(self))
 
     def _repr_html_(self) -> str:
-        from mathturn_gym._notebook import episode_html
-        from mathturn_gym.render import render_episode
+        from mathturn_gym.base.render import render_episode
+        from mathturn_gym.show.notebook import episode_html
 
         return episode_html(self, render_episode(self, color=False)._repr_html_())
 
@@ -615,7 +615,7 @@ class Policy(Protocol):
     """Anything that continues contexts of ids.
 
     A policy may declare how `collect` should ask it: a class attribute `scheduler` of "batched" (which is meant where
-    there is none), "streaming" or "asyncio" (see `mathturn_gym.rollout`).
+    there is none), "streaming" or "asyncio" (see `mathturn_gym.episodes.rollout`).
 
     `complete` gets B contexts of whatever lengths and gives B completions in the same order. `max_tokens[b]` is
     the most tokens that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,

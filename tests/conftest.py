@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mathturn_gym._named_models import models_folder
+from mathturn_gym.base.model_folders import models_folder
 from mathturn_gym.seeding import uniforms
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -72,7 +72,7 @@ def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(episodes: int, **settings: Any) -> Path:
         from mathturn_gym.baselines import train
-        from mathturn_gym.tasks import load_task
+        from mathturn_gym.baselines.tasks import load_task
 
         small = {
             "minibatches": 1,

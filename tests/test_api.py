@@ -11,7 +11,7 @@ import pytest
 
 import mathturn_gym
 import mathturn_gym.baselines
-import mathturn_gym.decoding
+import mathturn_gym.policies
 import mathturn_gym.wrappers
 
 HEAVY = ("torch", "transformers", "stable_baselines3", "sympy", "math_verify", "matplotlib", "datasets", "rich")
@@ -58,7 +58,7 @@ def test_the_test_of_light_imports_can_fail() -> None:
     ("code", "light_of"),
     [
         ("import mathturn_gym.wrappers", HEAVY),
-        ("from mathturn_gym.decoding import PolicyConfig, load_policy; PolicyConfig()", HEAVY),
+        ("from mathturn_gym.policies import PolicyConfig, load_policy; PolicyConfig()", HEAVY),
         ("from mathturn_gym.wrappers import ReturnsWrapper", HEAVY),
         ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
         ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
@@ -68,9 +68,15 @@ def test_the_test_of_light_imports_can_fail() -> None:
             HEAVY,
         ),
         ("import mathturn_gym.verifier", HEAVY),
-        ("from mathturn_gym import acollect, TurnContext; from mathturn_gym.rollout import EpisodePlan", HEAVY),
-        ("from mathturn_gym.feedback import feedback_mode; from mathturn_gym.verification import get_verifier", HEAVY),
-        ("import mathturn_gym.cli.app, mathturn_gym.baselines.compare.worker", ("torch", "transformers", "matplotlib")),
+        (
+            "from mathturn_gym import acollect, TurnContext; from mathturn_gym.episodes.rollout import EpisodePlan",
+            HEAVY,
+        ),
+        (
+            "from mathturn_gym.env.feedback import feedback_mode; from mathturn_gym.env.verification import get_verifier",
+            HEAVY,
+        ),
+        ("import mathturn_gym.cli.app, mathturn_gym.compare.worker", ("torch", "transformers", "matplotlib")),
     ],
 )
 def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None:
@@ -78,7 +84,7 @@ def test_names_load_what_they_need(code: str, light_of: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(
-    "package", [mathturn_gym, mathturn_gym.baselines, mathturn_gym.decoding, mathturn_gym.wrappers]
+    "package", [mathturn_gym, mathturn_gym.baselines, mathturn_gym.policies, mathturn_gym.wrappers]
 )
 def test_every_public_name_exists_and_is_listed(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
@@ -95,37 +101,31 @@ def test_every_public_name_exists_and_is_listed(package: object) -> None:
 
 PUBLIC: dict[str, str] = {
     "mathturn_gym": (
-        "Completion Dialogue Episode EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv MathTurnError PackedBatch Policy"
-        " Problem ProblemSource Status StepInfo StopReason TokenIds Turn TurnContext Verdict Verifier __version__ acollect"
-        " collect load_problems pack"
+        "CausalLMPolicy Completion Dialogue EnvConfig Episode EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv"
+        " MathTurnError PackedBatch Policy PolicyConfig Problem ProblemSource Status StepInfo StopReason TokenIds Turn"
+        " TurnContext Verdict Verifier __version__ acollect collect load_policy load_problems pack"
     ),
-    "mathturn_gym.dialogue": (
+    "mathturn_gym.env": "EnvConfig EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv StepInfo info_of",
+    "mathturn_gym.env.dialogue": (
         "CHATML_TEMPLATE Dialogue DialogueLike History Thinking Tokenizer TurnDialogue completion_ids load_tokenizer"
         " make_dialogue"
     ),
-    "mathturn_gym.env": "Beginning EpisodeState MathMultiTurnEnv StepInfo Transition",
+    "mathturn_gym.env.feedback": (
+        "FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint hint_flipped"
+        " plain"
+    ),
+    "mathturn_gym.episodes": ("PackedBatch acollect collect pack read_episodes summarize unpack write_episodes"),
+    "mathturn_gym.episodes.rollout": (
+        "AsyncPolicy EpisodePlan EpisodeRecorder EpisodeRun Progress Scheduler StreamingPolicy acollect collect"
+    ),
     "mathturn_gym.errors": (
         "ChatTemplateError CheckpointError EngineError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
         " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
         " ServerError SharedPromptsError StorageError UserFunctionError VerifierError"
     ),
-    "mathturn_gym.feedback": (
-        "FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint hint_flipped"
-        " plain"
-    ),
-    "mathturn_gym.info": "StepInfo info_of",
-    "mathturn_gym.registration": "ENV_DEFAULTS make_env make_vector_env register_environments",
-    "mathturn_gym.rewards": "RewardTerms TERMS Term affine_reward get_terms turn_reward",
-    "mathturn_gym.rollout": (
-        "AsyncPolicy EpisodePlan EpisodeRecorder EpisodeRun Progress Scheduler StreamingPolicy acollect collect"
-    ),
-    "mathturn_gym.seeding": "derive_seed uniforms",
-    "mathturn_gym.spaces": "TokenIds",
     "mathturn_gym.types": (
         "Completion Episode Gold Ids NO_VERSION Number Policy Problem Status StopReason Turn TurnContext TurnRecord Verdict"
     ),
-    "mathturn_gym.vector": "MathMultiTurnVectorEnv",
-    "mathturn_gym.verification": "BatchVerifier TurnVerifier VerifierLike get_verifier",
 }
 """Every public name of the core: a name more, or one less, is a decision."""
 

@@ -17,7 +17,7 @@ import mathturn_gym.baselines as baselines
 from mathturn_gym.baselines.algorithms import _registry as algorithms
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.cli.app import app
-from mathturn_gym.feedback import _registry as feedback
+from mathturn_gym.env.feedback import _registry as feedback
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -33,15 +33,15 @@ ALONE = {"baselines", "classic", "environment", "feedback", "metrics", "problems
 """Pages each of whose blocks stands for itself; on all others a block can use what came before it."""
 
 RETURNS = """
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.wrappers import load_policy
+from mathturn_gym.testing import synthetic_episode
 episodes = [synthetic_episode(0, i, [3, 4], vocab_size=400) for i in range(2)]
 model = load_policy("builtin").model
 """
 """What docs/returns.md takes as given."""
 
 
-@pytest.mark.filterwarnings("ignore::mathturn_gym.returns.BiasedEstimatorWarning")
+@pytest.mark.filterwarnings("ignore::mathturn_gym.episodes.returns.BiasedEstimatorWarning")
 @pytest.mark.parametrize("name", [name for name in PAGES if BLOCK.search(PAGES[name]) and name not in ELSEWHERE])
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,10 +155,10 @@ def test_every_environment_and_argument_has_its_place() -> None:
 
 
 def test_every_mode_term_and_figure_is_documented() -> None:
-    from mathturn_gym.feedback import FEEDBACK
-    from mathturn_gym.metrics import MEANING
+    from mathturn_gym.env.feedback import FEEDBACK
+    from mathturn_gym.env.rewards import TERMS
+    from mathturn_gym.episodes.metrics import MEANING
     from mathturn_gym.problems import FAMILIES
-    from mathturn_gym.rewards import TERMS
 
     for name, words in (
         ("problems", FAMILIES),

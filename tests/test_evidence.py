@@ -16,12 +16,12 @@ import pytest
 
 from mathturn_gym.baselines import train
 from mathturn_gym.baselines.algorithms import registered
-from mathturn_gym.baselines.compare import load_matrix
-from mathturn_gym.baselines.recipes import CALCULATOR
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.baselines.tiny import train_tokenizer
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.tasks import load_task
-from mathturn_gym.trajectories import read_episodes
+from mathturn_gym.baselines.warmup import CALCULATOR
+from mathturn_gym.compare import load_matrix
+from mathturn_gym.episodes.trajectories import read_episodes
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode, Status, Verdict
 
 # ---- who listens

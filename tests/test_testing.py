@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.testing import RandomPolicy, ScriptedPolicy, check_policy, make_tokenizer
 from mathturn_gym.types import Completion

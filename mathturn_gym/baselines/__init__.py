@@ -10,31 +10,28 @@ model. Names are loaded when they are first asked for, and nothing but a run loa
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import Algorithm, register
-    from mathturn_gym.baselines.algorithms.clipped_reinforce import ClippedREINFORCE
-    from mathturn_gym.baselines.algorithms.dr_grpo import DrGRPO
-    from mathturn_gym.baselines.algorithms.grpo import GRPO
-    from mathturn_gym.baselines.algorithms.gspo import GSPO
+    from mathturn_gym.baselines.algorithms.grpo import GRPO, GSPO, DrGRPO, ScaledDrGRPO
     from mathturn_gym.baselines.algorithms.online_rft import OnlineRFT
-    from mathturn_gym.baselines.algorithms.ppo import PPO
-    from mathturn_gym.baselines.algorithms.reinforce import REINFORCE
-    from mathturn_gym.baselines.algorithms.reinforce_pp import ReinforcePP
-    from mathturn_gym.baselines.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
-    from mathturn_gym.baselines.algorithms.rloo import RLOO
-    from mathturn_gym.baselines.algorithms.scaled_dr_grpo import ScaledDrGRPO
-    from mathturn_gym.baselines.algorithms.shrunk_rloo import ShrunkRLOO
-    from mathturn_gym.baselines.algorithms.turn_ppo import TurnPPO
-    from mathturn_gym.baselines.algorithms.turn_reinforce_pp import TurnReinforcePP
-    from mathturn_gym.baselines.algorithms.turn_rloo import TurnRLOO
+    from mathturn_gym.baselines.algorithms.ppo import PPO, TurnPPO
+    from mathturn_gym.baselines.algorithms.reinforce import (
+        REINFORCE,
+        ClippedREINFORCE,
+        ReinforcePP,
+        ReinforcePPBaseline,
+        TurnReinforcePP,
+    )
+    from mathturn_gym.baselines.algorithms.rloo import RLOO, ShrunkRLOO, TurnRLOO
     from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
+    from mathturn_gym.baselines.tasks import load_task
     from mathturn_gym.baselines.training import TrainResult, train
-    from mathturn_gym.config import EnvConfig
-    from mathturn_gym.decoding import PolicyConfig
-    from mathturn_gym.tasks import load_task
+    from mathturn_gym.env import EnvConfig
+    from mathturn_gym.policies import PolicyConfig
 
 __all__ = [
     "GRPO",
@@ -66,43 +63,33 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "GRPO": "baselines.algorithms.grpo",
-    "GSPO": "baselines.algorithms.gspo",
-    "PPO": "baselines.algorithms.ppo",
-    "REINFORCE": "baselines.algorithms.reinforce",
-    "RLOO": "baselines.algorithms.rloo",
-    "Algorithm": "baselines.algorithms",
-    "Budget": "baselines.settings",
-    "ClippedREINFORCE": "baselines.algorithms.clipped_reinforce",
-    "DrGRPO": "baselines.algorithms.dr_grpo",
-    "EnvConfig": "config",
-    "Evaluation": "baselines.settings",
-    "OnlineRFT": "baselines.algorithms.online_rft",
-    "Optimization": "baselines.settings",
-    "PolicyConfig": "decoding",
-    "ReinforcePP": "baselines.algorithms.reinforce_pp",
-    "ReinforcePPBaseline": "baselines.algorithms.reinforce_pp_baseline",
-    "RunConfig": "baselines.settings",
-    "ScaledDrGRPO": "baselines.algorithms.scaled_dr_grpo",
-    "ShrunkRLOO": "baselines.algorithms.shrunk_rloo",
-    "TrainResult": "baselines.training",
-    "TurnPPO": "baselines.algorithms.turn_ppo",
-    "TurnReinforcePP": "baselines.algorithms.turn_reinforce_pp",
-    "TurnRLOO": "baselines.algorithms.turn_rloo",
+    "GRPO": "algorithms.grpo",
+    "GSPO": "algorithms.grpo",
+    "PPO": "algorithms.ppo",
+    "REINFORCE": "algorithms.reinforce",
+    "RLOO": "algorithms.rloo",
+    "Algorithm": "algorithms",
+    "Budget": "settings",
+    "ClippedREINFORCE": "algorithms.reinforce",
+    "DrGRPO": "algorithms.grpo",
+    "EnvConfig": "mathturn_gym.env",
+    "Evaluation": "settings",
+    "OnlineRFT": "algorithms.online_rft",
+    "Optimization": "settings",
+    "PolicyConfig": "mathturn_gym.policies",
+    "ReinforcePP": "algorithms.reinforce",
+    "ReinforcePPBaseline": "algorithms.reinforce",
+    "RunConfig": "settings",
+    "ScaledDrGRPO": "algorithms.grpo",
+    "ShrunkRLOO": "algorithms.rloo",
+    "TrainResult": "training",
+    "TurnPPO": "algorithms.ppo",
+    "TurnReinforcePP": "algorithms.reinforce",
+    "TurnRLOO": "algorithms.rloo",
     "load_task": "tasks",
-    "register": "baselines.algorithms",
-    "train": "baselines.training",
+    "register": "algorithms",
+    "train": "training",
 }
 
-
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """Loads a public name's module when the name is first asked for."""
-        if name in _HOME:
-            return getattr(import_module(f"mathturn_gym.{_HOME[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        """The public names, loaded or not."""
-        return sorted(__all__)
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

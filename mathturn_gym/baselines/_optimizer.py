@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
 from mathturn_gym.baselines.settings import Optimization
-from mathturn_gym.errors import MissingDependencyError
-
-__all__ = ["Optimizer"]
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 
 _STEP: Final = "step"
 _BETAS: Final = (0.9, 0.95)
@@ -165,3 +166,45 @@ def _adamw8bit() -> Any:
             "optimizer 'adamw8bit' needs torchao: pip install 'mathturn-gym[lowmem]'"
         ) from error
     return AdamW8bit
+
+
+# ---- a model's layers, compiled for updates alone
+
+
+class CompiledLayers:
+    """The layers of a model, run by `torch.compile` where they are asked to be.
+
+    What lies between matrix products (norms, rotations, gates) is fused; shapes are left open, since every minibatch has
+    its own. Sampling is not compiled: its caches grow with every id.
+
+    Args:
+        model: A model that holds its layers in a list, as those of transformers do; wrapped by an adapter or not.
+
+    Raises:
+        InvalidValueError: the model has no such list.
+        MissingDependencyError: no C++ compiler, which compiling for a CPU needs.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+        self._layers: list[Any] = list(max(lists, key=len, default=()))
+        if not self._layers:
+            raise InvalidValueError(f"optimization.compile: {type(model).__name__} has no list of layers to compile")
+        device = next(model.parameters()).device.type
+        if device == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++", "cl"))):
+            raise MissingDependencyError(
+                "optimization.compile on a CPU needs a C++ compiler, and none is found: install g++ (Debian: apt-get install"
+                " g++) or leave the option out"
+            )
+        self._forwards = [torch.compile(layer.forward, dynamic=True) for layer in self._layers]
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Inside, the layers run compiled."""
+        for layer, forward in zip(self._layers, self._forwards, strict=True):
+            layer.forward = forward
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                del layer.forward

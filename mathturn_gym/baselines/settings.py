@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_from_json
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import PolicyConfig
+from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
+from mathturn_gym.policies import PolicyConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["PARTS", "Budget", "Evaluation", "Optimization", "OptimizerName", "RunConfig", "Schedule", "suited_rate"]
 
 Schedule = Literal["constant", "linear", "cosine"]
 OptimizerName = Literal["adamw", "adamw8bit", "adafactor", "sgd"]

@@ -5,7 +5,7 @@
 A tokenizer takes any text (a byte-level BPE without a pattern, so nothing is ever unknown), and its few merges are
 trained on the fixed wording of problems and feedback: each such phrase is one token, every digit is a token of its own.
 With the built-in one a dialogue of four turns stays below 80 ids. What else is trained so is in
-`mathturn_gym.baselines.recipes`.
+`mathturn_gym.baselines.warmup`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mathturn_gym.dialogue import CHATML_TEMPLATE
+from mathturn_gym.env.dialogue import CHATML_TEMPLATE
 from mathturn_gym.errors import InvalidValueError, check_int
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = [
-    "PHRASES",
-    "TINY_SHAPE",
-    "Shape",
-    "make_tiny_model",
-    "tiny_config",
-    "train_tokenizer",
-]
 
 MAX_LENGTH = 8192
 """Longest context the built-in model is declared for (rotary positions: nothing is allocated for it)."""

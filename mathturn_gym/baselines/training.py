@@ -9,22 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mathturn_gym._files import storage_errors, write_json
-from mathturn_gym.baselines._display import draw_curve
+from mathturn_gym.base.files import storage_errors, write_json
 from mathturn_gym.baselines._evaluation import play_test
-from mathturn_gym.baselines._process import interrupt_flag
-from mathturn_gym.baselines._run_folder import RunFolder, read_object
-from mathturn_gym.baselines._session import Ended, Engine, Metrics, RunStatus, Session
+from mathturn_gym.baselines.progress import draw_curve
+from mathturn_gym.baselines.run_folder import RunFolder, read_object
+from mathturn_gym.baselines.session import Ended, Engine, Metrics, RunStatus, Session, interrupt_flag
 from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import BaseAlgorithm
-    from mathturn_gym.config import EnvConfig
-    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.env.config import EnvConfig
+    from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.types import Policy
 
-__all__ = ["TrainResult", "train"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,7 +109,7 @@ def train(
         save_every: Iterations between checkpoints.
         keep: Checkpoints that are kept.
         wandb_project: Also log to this Weights & Biases project.
-        engine: Who plays and computes: None is this process, `mathturn_gym.engines` has others. It is not part of the
+        engine: Who plays and computes: None is this process, `mathturn_gym.neighbors.engines` has others. It is not part of the
             run's config: a run may go on with another one.
         resume: Go on from the folder's checkpoint, where there is one.
         overwrite: Delete an earlier run in the folder.
@@ -248,13 +246,13 @@ def _same_end(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def _is_config(policy: Any) -> bool:
-    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.policies import PolicyConfig
 
     return isinstance(policy, PolicyConfig)
 
 
 def _description(policy: Any) -> PolicyConfig:
     """What config.json says of a policy that was made by hand: no name that could be loaded, only what it was."""
-    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.policies import PolicyConfig
 
     return PolicyConfig(f"(a {type(policy).__name__} of the program)")

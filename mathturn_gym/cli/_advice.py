@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from mathturn_gym.types import Episode, Status
 
 if TYPE_CHECKING:
-    from mathturn_gym.config import EnvConfig
+    from mathturn_gym.env.config import EnvConfig
 
-__all__ = ["advice"]
 
 _MANY: Final = 0.05
 """Share of the turns from which on a warning is due."""

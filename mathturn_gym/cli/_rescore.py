@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier import Verifier
     from mathturn_gym.verifier.judge import JudgedVerifier
 
-__all__ = ["Answer", "Judge", "changes_table", "compared_with", "is_log", "judged", "read_answers", "verdicts_of"]
 
 _STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")
 Judge = Callable[[Sequence["Answer"]], list[dict[str, Any]]]
@@ -46,7 +45,7 @@ class Answer:
 
 def is_log(path: Path) -> bool:
     """Whether a file or folder holds episodes or an evaluation's log rather than rows with `response` and `gold`."""
-    from mathturn_gym.view._lines import holds_episodes
+    from mathturn_gym.show.view.sources import holds_episodes
 
     if path.name.endswith(".jsonl") and path.is_file():
         return holds_episodes(path)
@@ -62,7 +61,7 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
     Raises:
         ProblemFileError: nothing in it can be judged.
     """
-    from mathturn_gym.view._sources import read_sets
+    from mathturn_gym.show.view.sources import read_sets
 
     answers: list[Answer] = []
     left_out: list[str] = []

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mathturn_gym._import_paths import is_import_path
-from mathturn_gym.config import EnvConfig
+from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.problems import ProblemSource
-
-__all__ = ["OwnCode", "Start", "check_counts", "command_line", "problems_of", "refuse_code", "start_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Start:
         """
         given = {name: value for name, value in changes.items() if value is not None}
         if not self.classic:
-            from mathturn_gym.decoding import load_policy
+            from mathturn_gym.wrappers import load_policy
 
             return load_policy(self.config(**given))
         from mathturn_gym.baselines.classic import load_classic
@@ -77,7 +75,7 @@ class Start:
 
     def fingerprint(self) -> str | None:
         """A text that changes when the weights do; None where there is no folder with weights."""
-        from mathturn_gym.baselines._checkpoints import fingerprint
+        from mathturn_gym.baselines.run_folder import fingerprint
 
         folder = Path(self.policy.model)
         return fingerprint(folder / "checkpoint") or fingerprint(folder)  # a run's, or a model's folder
@@ -100,8 +98,8 @@ def refuse_code(run_dir: str | Path, given: Mapping[str, Any], *, own_code: bool
     Raises:
         CheckpointError: it names other code.
     """
-    from mathturn_gym.baselines._run_folder import code_named_in
-    from mathturn_gym.config import code_of
+    from mathturn_gym.baselines.run_folder import code_named_in
+    from mathturn_gym.env.config import code_of
 
     foreign = [] if own_code else [path for path in code_named_in(run_dir) if path not in code_of(given)]
     if foreign:
@@ -132,10 +130,10 @@ def start_of(
         InvalidValueError: no such task.
         CheckpointError: a run whose config cannot be read, or names code.
     """
-    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.policies import PolicyConfig
 
     if task is not None:
-        from mathturn_gym.tasks import load_task
+        from mathturn_gym.baselines.tasks import load_task
 
         found = load_task(task)
         own = found.policy if policy is None else PolicyConfig(policy)
@@ -145,7 +143,7 @@ def start_of(
         return Start(policy or f"task {task}", own, found.env, samples=found.samples)
     name = "builtin" if policy is None else policy
     if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
-        from mathturn_gym.baselines._run_folder import read_config
+        from mathturn_gym.baselines.run_folder import read_config
 
         refuse_code(name, given, own_code=own_code)
         config = read_config(name)

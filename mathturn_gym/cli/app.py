@@ -9,8 +9,8 @@ import sys
 
 import typer
 
-from mathturn_gym._terminal import terminal
-from mathturn_gym._text import visible
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.text import visible
 from mathturn_gym.cli.compare import compare
 from mathturn_gym.cli.compare_eval import compare_eval
 from mathturn_gym.cli.demo import demo
@@ -25,8 +25,6 @@ from mathturn_gym.cli.verify import verify
 from mathturn_gym.cli.view import view
 from mathturn_gym.cli.warmup import warmup
 from mathturn_gym.errors import MathTurnError
-
-__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="mathturn",

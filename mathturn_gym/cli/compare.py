@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym._terminal import terminal
-from mathturn_gym._text import visible
-from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.text import visible
+from mathturn_gym.cli._options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.compare import Cell, Matrix, Report
-
-__all__ = ["compare"]
+    from mathturn_gym.compare import Cell, Matrix, Report
 
 
 @with_env_options
@@ -87,7 +85,7 @@ def compare(
 
     `mathturn compare --report runs/compare --figure acc@1 --against grpo`
     """
-    from mathturn_gym.baselines.compare import load_matrix, make_report, open_matrix, read_cells
+    from mathturn_gym.compare import load_matrix, make_report, open_matrix, read_cells
     from mathturn_gym.errors import raise_unknown_name
 
     console = terminal()
@@ -143,19 +141,19 @@ def compare(
 
 
 def _run(console: Console, folder: Path, jobs: int) -> bool:
-    from mathturn_gym.baselines._process import interrupt_flag
-    from mathturn_gym.baselines.compare import run_matrix
-    from mathturn_gym.baselines.compare.display import CompareDisplay
+    from mathturn_gym.baselines.session import interrupt_flag
+    from mathturn_gym.compare import run_matrix
+    from mathturn_gym.compare.display import CompareDisplay
 
-    logging.getLogger("mathturn_gym.baselines._process").setLevel(logging.ERROR)
+    logging.getLogger("mathturn_gym.baselines.session").setLevel(logging.ERROR)
     with CompareDisplay(console) as display, interrupt_flag() as interrupted:
         return run_matrix(folder, jobs=jobs, observer=display, interrupted=interrupted)
 
 
 def _show(console: Console, report: Report) -> None:
     """The tables but for the longest, and where the rest is."""
-    from mathturn_gym.baselines.compare import CellFolder
-    from mathturn_gym.baselines.compare.tables import as_rich
+    from mathturn_gym.compare import CellFolder
+    from mathturn_gym.compare.summary import as_rich
 
     for table in report.tables:
         console.print(as_rich(table, console.width))
@@ -181,9 +179,9 @@ def _show(console: Console, report: Report) -> None:
 
 def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     """Every run, and the most CPU time that training may take."""
-    from mathturn_gym.baselines.compare import CellFolder
-    from mathturn_gym.baselines.compare._lookup import check_cells
-    from mathturn_gym.baselines.compare.display import minutes
+    from mathturn_gym.compare import CellFolder
+    from mathturn_gym.compare.display import minutes
+    from mathturn_gym.compare.matrix import check_cells
 
     check_cells(cells, own=False)
     left = []
@@ -207,8 +205,8 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
 
 def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
     """Processes at a time: what was asked for, and no more than there are cores."""
-    from mathturn_gym.baselines._run_folder import read_object
-    from mathturn_gym.baselines.compare.runner import cores
+    from mathturn_gym.baselines.run_folder import read_object
+    from mathturn_gym.compare.runner import cores
     from mathturn_gym.errors import check_int
 
     wanted = given or (matrix.jobs if matrix is not None else read_object(folder / "matrix.json").get("jobs"))
@@ -216,7 +214,7 @@ def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
 
 
 def _count_done(folder: Path) -> int:
-    from mathturn_gym.baselines.compare import CellFolder, read_cells
+    from mathturn_gym.compare import CellFolder, read_cells
 
     return sum(CellFolder(folder, cell).outcome().done for cell in read_cells(folder))
 
@@ -237,7 +235,7 @@ def _seeds(text: str | None) -> int | list[int] | None:
 
 
 def _settings(settings: list[str] | None) -> dict[str, Any] | None:
-    from mathturn_gym.baselines._changes import parse_settings
+    from mathturn_gym.baselines.overrides import parse_settings
 
     return parse_settings(settings) if settings else None
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mathturn_gym._files import write_json
-from mathturn_gym._terminal import terminal
+from mathturn_gym.base.files import write_json
+from mathturn_gym.base.terminal import terminal
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.metrics import Comparison, Estimate
+    from mathturn_gym.episodes.metrics import Comparison, Estimate
     from mathturn_gym.types import Episode
-
-__all__ = ["compare_eval"]
 
 
 def compare_eval(
@@ -38,7 +36,7 @@ def compare_eval(
     of a paired permutation test. Examples: `mathturn compare-eval runs/eval-before runs/eval-after`, `mathturn
     compare-eval a.jsonl b.jsonl --figure acc@1 --figure acc@4`.
     """
-    from mathturn_gym.metrics import compare
+    from mathturn_gym.episodes.metrics import compare
 
     found = compare(_episodes("a", a), _episodes("b", b), confidence=confidence, permutations=permutations, seed=seed)
     chosen = _chosen(found, figures or [])
@@ -59,7 +57,7 @@ def compare_eval(
 
 
 def _episodes(name: str, path: Path) -> list[Episode]:
-    from mathturn_gym.trajectories import read_episodes
+    from mathturn_gym.episodes.trajectories import read_episodes
 
     file = path / "episodes.jsonl" if path.is_dir() else path
     if not file.is_file():

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from mathturn_gym._terminal import terminal
-from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.cli._options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.settings import RunConfig
-    from mathturn_gym.decoding import PolicyConfig
+    from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.types import Episode
 
-__all__ = ["demo"]
 
 _TEST_EPISODES: Final = 512
 """The most that are played; fewer where the task says so."""
@@ -44,12 +43,12 @@ def demo(
     By default that is the tiny policy on linear equations, offline. It answers up to four times per equation and is told
     each time whether it was right; what you see at the end is measured on equations that it has never been trained on.
     """
+    from mathturn_gym.baselines.tasks import load_task
     from mathturn_gym.cli.report import comparison_table, plain_text
     from mathturn_gym.cli.train import run_training
-    from mathturn_gym.decoding import PolicyConfig
-    from mathturn_gym.metrics import summarize
-    from mathturn_gym.tasks import load_task
-    from mathturn_gym.trajectories import write_episodes
+    from mathturn_gym.episodes.metrics import summarize
+    from mathturn_gym.episodes.trajectories import write_episodes
+    from mathturn_gym.policies import PolicyConfig
 
     console = terminal()
     settings = {"seed": seed, "evaluation.test_episodes": 0, **env.settings()}  # tested below, before and after
@@ -99,9 +98,9 @@ def _default_folder(task: str) -> Path:
 
 def _played(config: RunConfig, policy: PolicyConfig, count: int) -> list[Episode]:
     """Episodes on the test split, the same problems and seeds for every policy."""
-    from mathturn_gym.baselines._process import cpu_threads
-    from mathturn_gym.decoding import load_policy
-    from mathturn_gym.rollout import collect
+    from mathturn_gym.baselines.session import cpu_threads
+    from mathturn_gym.episodes.rollout import collect
+    from mathturn_gym.wrappers import load_policy
 
     player = load_policy(policy)
     env: Any = config.env.make("test", min(128, count), policy=player, gold_in_info=True)
@@ -114,7 +113,7 @@ def _played(config: RunConfig, policy: PolicyConfig, count: int) -> list[Episode
 
 def _write_transcripts(path: Path, config: RunConfig, before: list[Episode], after: list[Episode]) -> None:
     """The first held-out problems as dialogues, before and after training, one below the other."""
-    from mathturn_gym.dialogue import Dialogue
+    from mathturn_gym.env.dialogue import Dialogue
 
     dialogue = Dialogue(config.policy.tokenizer or config.policy.model)
     blocks = []

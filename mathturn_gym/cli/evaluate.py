@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 from rich.console import Console
 
-from mathturn_gym._files import locked, storage_errors, tidy, write_json
-from mathturn_gym._terminal import terminal
-from mathturn_gym._text import visible
-from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, ray_settings
-from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.base.files import locked, storage_errors, tidy, write_json
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.text import visible
+from mathturn_gym.cli._options import ENGINE, ENGINE_SETTINGS, EnvOptions, ray_settings, with_env_options
 from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, problems_of, start_of
-from mathturn_gym.decoding import POLICY_NAMES
 from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.policies import POLICY_NAMES
 
 if TYPE_CHECKING:
-    from mathturn_gym.config import EnvConfig
-    from mathturn_gym.decoding import PolicyConfig
-    from mathturn_gym.engines._ray_settings import RaySettings
-    from mathturn_gym.metrics import Estimate, Report
+    from mathturn_gym.env.config import EnvConfig
+    from mathturn_gym.episodes.metrics import Estimate, Report
+    from mathturn_gym.neighbors.engines.ray_settings import RaySettings
+    from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.problems import ProblemSource
     from mathturn_gym.types import Episode
 
-__all__ = ["evaluate", "looks_for_marks", "missing_ranges", "play_and_keep"]
 
 _PROBLEMS: Final = 512
 
@@ -141,7 +139,7 @@ def _here(
     config: EnvConfig, policy: Any, num_envs: int, problems: ProblemSource, total: int, options: Mapping[str, Any]
 ) -> Iterator[_Play]:
     """Plays in this process."""
-    from mathturn_gym.rollout import collect
+    from mathturn_gym.episodes.rollout import collect
 
     # The gold answers are for the file of episodes: no policy sees an info.
     env: Any = config.make("test", num_envs, policy=policy, problems=problems, gold_in_info=True)
@@ -166,7 +164,7 @@ def _on_ray(
     options: Mapping[str, Any],
 ) -> Iterator[_Play]:
     """Plays on a cluster; the problems travel, the policy's folder must be there."""
-    from mathturn_gym.engines.ray import RayEngine
+    from mathturn_gym.neighbors.engines.ray import RayEngine
 
     with RayEngine(config, policy, workers) as engine:
 
@@ -188,7 +186,7 @@ def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> l
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from mathturn_gym.trajectories import EpisodeWriter, read_episodes
+    from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress, EpisodeWriter(path) as writer:
@@ -263,7 +261,7 @@ class _Folder:
         write_json(settings_path, settings)
 
     def _check_same(self, path: Path, settings: dict[str, Any]) -> None:
-        from mathturn_gym.baselines._run_folder import flat, read_object
+        from mathturn_gym.baselines.run_folder import flat, read_object
 
         try:
             before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
@@ -287,8 +285,8 @@ def _report(
 ) -> None:
     from mathturn_gym.cli._advice import advice
     from mathturn_gym.cli.report import plain_text, report_tables
-    from mathturn_gym.metrics import read_leniently, summarize
-    from mathturn_gym.view import write_report
+    from mathturn_gym.episodes.metrics import read_leniently, summarize
+    from mathturn_gym.show.view import write_report
 
     report = summarize(episodes)
     again = read_leniently(episodes) if looks_for_marks(config) else None

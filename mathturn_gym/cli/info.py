@@ -10,9 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mathturn_gym._terminal import terminal
-
-__all__ = ["info"]
+from mathturn_gym.base.terminal import terminal
 
 _LIBRARIES: Final = (
     "mathturn-gym",
@@ -41,10 +39,10 @@ def info(
         _environment(console, env_id)
         return
     from mathturn_gym.baselines.algorithms import registered
-    from mathturn_gym.feedback import FEEDBACK
+    from mathturn_gym.baselines.tasks import task_names
+    from mathturn_gym.env.feedback import FEEDBACK
     from mathturn_gym.problems import NAMES
     from mathturn_gym.registration import ENV_DEFAULTS
-    from mathturn_gym.tasks import task_names
 
     table = Table(title=f"Python {platform.python_version()} on {platform.machine()}", title_justify="left")
     table.add_column("library")

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mathturn_gym._terminal import terminal
-
-__all__ = ["models_app"]
+from mathturn_gym.base.terminal import terminal
 
 models_app = typer.Typer(
     name="models", help="Language models: list them, fetch one by its name, convert a GGUF file.", no_args_is_help=True
@@ -20,7 +18,7 @@ models_app = typer.Typer(
 @models_app.command("list")
 def list_models() -> None:
     """The models that have a name, and which of them are here."""
-    from mathturn_gym.decoding import NAMED_MODELS, models_folder
+    from mathturn_gym.policies import NAMED_MODELS, models_folder
 
     table = Table("name", "about", "license", "fetch / disk, MB", "here")
     for name, model in NAMED_MODELS.items():
@@ -41,7 +39,7 @@ def get(
     again: Annotated[bool, typer.Option("--again", help="Fetch and convert it again.")] = False,
 ) -> None:
     """Fetch a model by its name, and convert it; then `--policy NAME` works everywhere."""
-    from mathturn_gym.decoding import get_model
+    from mathturn_gym.policies import get_model
 
     folder = get_model(name, source=file, again=again)
     terminal().print(f"{name}: {folder}", markup=False, soft_wrap=True)
@@ -54,6 +52,6 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Turn a GGUF file into an ordinary Hugging Face folder (float32), which `--policy FOLDER` takes."""
-    from mathturn_gym.decoding import convert_gguf
+    from mathturn_gym.policies import convert_gguf
 
     terminal().print(str(convert_gguf(file, folder, overwrite=overwrite)), markup=False, soft_wrap=True)

@@ -12,15 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mathturn_gym._terminal import terminal
-from mathturn_gym.cli._problem_options import PROBLEMS_HELP, AnswerColumn, QuestionColumn, SkipBadRows, load_source
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.cli._options import PROBLEMS_HELP, AnswerColumn, QuestionColumn, SkipBadRows, load_source
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.problems import GoldFailure, ProblemSource
     from mathturn_gym.types import Problem
 
-__all__ = ["problems_app"]
 
 problems_app = typer.Typer(
     name="problems", help="Problems: list them, count them, show some, check gold answers.", no_args_is_help=True
@@ -186,7 +185,7 @@ def _described(source: ProblemSource, failure: GoldFailure) -> dict[str, str]:
 def _disagreements(source: ProblemSource, items: int, seed: int) -> list[str]:
     if source.size is not None:
         return []
-    from mathturn_gym.problems.oracle import disagreements
+    from oracle import disagreements
 
     return list(disagreements(source, items, seed))
 

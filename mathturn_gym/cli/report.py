@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from mathturn_gym._text import visible
-from mathturn_gym.metrics import MEANING, Estimate, Report
+from mathturn_gym.base.text import visible
+from mathturn_gym.episodes.metrics import MEANING, Estimate, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["comparison_table", "plain_text", "report_tables"]
 
 _MOST_PARTS: Final = 40
 

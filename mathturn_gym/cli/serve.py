@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["serve"]
-
 
 def serve(
     env_id: Annotated[str, typer.Option("--env", help="Environment id.")] = "MathMultiTurn-v0",
@@ -40,8 +38,8 @@ def serve(
     """
     import os
 
-    from mathturn_gym.serve import Limits
-    from mathturn_gym.serve import serve as run
+    from mathturn_gym.neighbors.serve import Limits
+    from mathturn_gym.neighbors.serve import serve as run
 
     limits = Limits(
         max_sessions=max_sessions,

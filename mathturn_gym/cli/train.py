@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym._terminal import terminal
-from mathturn_gym.cli._engine_options import ENGINE, ENGINE_SETTINGS, speaks_for_nobody, training_engine
-from mathturn_gym.cli._env_options import EnvOptions, with_env_options
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.cli._options import (
+    ENGINE,
+    ENGINE_SETTINGS,
+    EnvOptions,
+    speaks_for_nobody,
+    training_engine,
+    with_env_options,
+)
 from mathturn_gym.cli._runs import OwnCode, command_line, refuse_code
 from mathturn_gym.cli.report import plain_text
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines._session import Engine
+    from mathturn_gym.baselines.session import Engine
     from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.baselines.training import TrainResult
-
-__all__ = ["run_training", "train"]
 
 
 @with_env_options
@@ -67,8 +71,8 @@ def train(
     `mathturn train lins --set learning_rate=5e-4`, `mathturn train mine.toml`. `mathturn compare` runs many and compares
     them.
     """
-    from mathturn_gym.baselines._changes import parse_settings
-    from mathturn_gym.baselines._run_folder import code_named_in, read_config
+    from mathturn_gym.baselines.overrides import parse_settings
+    from mathturn_gym.baselines.run_folder import code_named_in, read_config
 
     console = terminal(quiet=speaks_for_nobody(engine))
     limits = {"tokens": tokens, "total_tokens": total_tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
@@ -109,7 +113,7 @@ def _folder(task: str, algorithm: str | None) -> Path:
 
 
 def _config(task: str, algorithm: str | None, changes: dict[str, Any], budget: dict[str, Any]) -> RunConfig:
-    from mathturn_gym.tasks import load_task
+    from mathturn_gym.baselines.tasks import load_task
 
     return load_task(task).config(algorithm, changes, budget=budget or None)
 
@@ -127,7 +131,7 @@ def run_training(
 ) -> TrainResult:
     """Trains with a live display."""
     from mathturn_gym.baselines import training
-    from mathturn_gym.baselines._display import TrainingDisplay
+    from mathturn_gym.baselines.progress import TrainingDisplay
 
     with TrainingDisplay(config, console) as display:
         return training.train(

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mathturn_gym._files import storage_errors, write_atomically
-from mathturn_gym._json import parse_json
-from mathturn_gym._terminal import terminal
+from mathturn_gym.base.files import parse_json, storage_errors, write_atomically
+from mathturn_gym.base.terminal import terminal
 from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers, verdicts_of
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier.audit import AuditReport, Case
     from mathturn_gym.verifier.judge import JudgedVerifier
 
-__all__ = ["verify"]
 
 _CHUNK = 256
 

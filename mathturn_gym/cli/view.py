@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mathturn_gym._terminal import terminal
+from mathturn_gym.base.terminal import terminal
 from mathturn_gym.errors import InvalidValueError
-
-__all__ = ["view"]
 
 
 def view(
@@ -50,7 +48,7 @@ def view(
             raise InvalidValueError("--serve writes no file: leave --out away, or make the page without --serve")
         _serve(runs, tokenizer, port, open_it=open_it, console=console)
         return
-    from mathturn_gym.view import write_view
+    from mathturn_gym.show.view import write_view
 
     target = write_view(_default_out(runs[0]) if out is None else out, runs, tokenizer=tokenizer)
     size = target.stat().st_size / 1e6
@@ -66,7 +64,7 @@ def _default_out(run: Path) -> Path:
 def _serve(runs: list[Path], tokenizer: str | None, port: int, *, open_it: bool, console: Console) -> None:
     import webbrowser
 
-    from mathturn_gym.view import Follower, ViewServer
+    from mathturn_gym.show.view import Follower, ViewServer
 
     server = ViewServer(Follower(runs, tokenizer=tokenizer), port=port)
     console.print(f"following {', '.join(map(str, runs))} (Ctrl-C ends it)", markup=False, highlight=False)

@@ -9,9 +9,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from mathturn_gym._terminal import terminal
-
-__all__ = ["warmup"]
+from mathturn_gym.base.terminal import terminal
 
 
 def warmup(
@@ -33,8 +31,7 @@ def warmup(
     The folder is a Hugging Face one: give it to `mathturn eval --policy` or `mathturn train --set policy.model=FOLDER`.
     Ctrl-C leaves no folder behind.
     """
-    from mathturn_gym.baselines.recipes import recipe_named
-    from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy
+    from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy, recipe_named
     from mathturn_gym.baselines.warmup import warmup as make
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems._division import ALIASES
+from mathturn_gym.problems._splits import ALIASES
 from mathturn_gym.problems.base import ProblemSource
 from mathturn_gym.problems.lists import SplitSource
 from mathturn_gym.problems.rows import RowProblems, numbered
-
-__all__ = ["from_hub", "from_loaded", "from_saved", "is_data_set", "is_saved"]
 
 _SAVED: Final = ("dataset_info.json", "dataset_dict.json", "state.json")
 _NAME: Final = re.compile(r"(?P<path>[^:]+)(?::(?P<first>[^:\[\]]*))?(?::(?P<second>[^:\[\]]+))?(?P<slice>\[[^\]]*\])?")

@@ -30,8 +30,6 @@ from mathturn_gym.problems.files import LARGE, ProblemFile, StreamedFile
 from mathturn_gym.problems.lists import FiniteSource
 from mathturn_gym.problems.mixtures import Mixture
 
-__all__ = ["FileOptions", "at_path", "by_name"]
-
 _GENERATOR: Final = re.compile(r"(?P<name>[a-z][a-z-]*?)(?P<number>\d*)")
 _FAMILY: Final = re.compile(r"(?P<family>[a-z-]+)(?:@(?P<level>\d+))?")
 _WEIGHTED: Final = re.compile(r"(?:(?P<weight>\d+(?:\.\d+)?)\*)?(?P<name>.+)", re.DOTALL)

@@ -7,6 +7,7 @@ has more than `MAX_ROW` bytes, whole documents are read piece by piece, and arch
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -15,14 +16,136 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias, cast
+from typing import IO, Any, Final, Protocol, TypeAlias, cast
 
-from mathturn_gym._files import bounded_lines
-from mathturn_gym.errors import ProblemFileError, raise_unknown_name
-from mathturn_gym.problems._json_text import JsonText
+from mathturn_gym.base.files import bounded_lines
+from mathturn_gym.errors import MissingDependencyError, ProblemFileError, raise_unknown_name
 from mathturn_gym.problems._values import short
 
-__all__ = ["FORMATS", "MAX_ROW", "BadRow", "Rows", "numbered_lines", "parse_line", "read_rows"]
+_CHUNK: Final = 1 << 16
+_SPACE: Final = " \t\r\n"
+_ESCAPE: Final = 12  # an escape of two surrogates: \ud83d\ude00
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class JsonText:
+    """A document in UTF-8, at a place from which one goes forward only.
+
+    Args:
+        stream: Where its bytes come from.
+        where: What messages call it.
+        most: Characters that one value may have.
+        refuse_constant: Called with NaN and the infinities; it must raise `ValueError`.
+    """
+
+    def __init__(self, stream: _Readable, where: str, most: int, refuse_constant: Callable[[str], None]) -> None:
+        self._stream, self._where, self._most = stream, where, most
+        self._decoder = json.JSONDecoder(parse_constant=refuse_constant)
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text, self._at = "", 0
+        self._bytes = self._gone = 0
+        self._ended = False
+
+    def error(self, reason: str) -> ProblemFileError:
+        """An error about the document."""
+        return ProblemFileError(f"{self._where}: {reason}")
+
+    def peek(self) -> str:
+        """The next character that is no white space, or "" at the end."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in _SPACE:
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, expected: str) -> str:
+        """Goes past the next character, which must be one of those expected."""
+        found = self.peek()
+        if not found or found not in expected:
+            raise self.error(
+                f"is not JSON: expected one of {' '.join(expected)}, got {found or 'the end'!r}{self._place()}"
+            )
+        self._at += 1
+        return found
+
+    def value(self) -> Any:
+        """Parses the next value."""
+        self.peek()
+        while True:
+            try:
+                found, end = self._decoder.raw_decode(self._text, self._at)
+                # A number at the end of what was read may go on.
+                if end < len(self._text) or not self._more():
+                    self._at = end
+                    return found
+            except json.JSONDecodeError as error:
+                if len(self._text) - self._at > self._most:
+                    raise self.error(f"a value is longer than {self._most:,} characters{self._place()}") from error
+                if not self._may_be_cut(error) or not self._more():
+                    raise self.error(f"is not JSON: {error.msg}{self._place(error.pos)}") from error
+            except RecursionError as error:
+                raise self.error(f"is not JSON that can be read: it is nested too deeply{self._place()}") from error
+            except ValueError as error:
+                raise self.error(f"is not JSON: {error}{self._place()}") from error
+
+    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
+        """Whether more text may mend what was not JSON so far."""
+        return error.pos >= len(self._text) - _ESCAPE or error.msg.startswith("Unterminated string")
+
+    def elements(self) -> Iterator[Any]:
+        """The values of a list."""
+        self.take("[")
+        if self.peek() == "]":
+            self.take("]")
+            return
+        while True:
+            yield self.value()
+            if self.take(",]") == "]":
+                return
+
+    def members(self) -> Iterator[str]:
+        """The keys of an object; whoever gets one has to take its value before the next."""
+        self.take("{")
+        if self.peek() == "}":
+            self.take("}")
+            return
+        while True:
+            if self.peek() != '"':
+                raise self.error(f"is not JSON: a key must be a text{self._place()}")
+            key = self.value()
+            self.take(":")
+            yield str(key)
+            if self.take(",}") == "}":
+                return
+
+    def _more(self) -> bool:
+        """Reads on: as much again as is waiting already, so that a long value is not tried over and over."""
+        if self._ended:
+            return False
+        waiting = len(self._text) - self._at
+        raw = self._stream.read(max(_CHUNK, waiting))
+        self._ended = not raw
+        try:
+            added = self._utf8.decode(raw, final=self._ended)
+        except UnicodeDecodeError as error:
+            raise self.error(f"is not UTF-8 at byte {self._bytes + error.start}") from error
+        self._bytes += len(raw)
+        self._gone += self._at
+        self._text, self._at = self._text[self._at :] + added, 0
+        return bool(added) or not self._ended
+
+    def _place(self, at: int | None = None) -> str:
+        """Where, counted in characters of the document."""
+        return f" (character {self._gone + (self._at if at is None else at) + 1:,})"
+
+
+# ---- rows of any file
+
 
 MAX_ROW: Final = 4 * 2**20
 """Bytes that one row of a file may have; what is longer is not read into memory."""
@@ -66,8 +189,6 @@ def read_rows(path: Path) -> Rows:
     """
     ending = _ending(path)
     if ending == ".parquet":
-        from mathturn_gym.problems._parquet import parquet_rows
-
         return parquet_rows(path)
     read = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json, ".csv": _csv}[ending]
     return _guarded(path, read)
@@ -244,3 +365,84 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# ---- Parquet: compression and dictionaries can make much out of little, so a file is looked at before it is unpacked
+
+
+_BATCH: Final = 256
+_AT_ONCE: Final = 16 * MAX_ROW
+
+
+def parquet_rows(path: Path) -> Rows:
+    """The rows with their numbers, from 1; fields that are null are left out.
+
+    Raises:
+        ProblemFileError: it cannot be read.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError("Parquet files need pyarrow: pip install 'mathturn-gym[data]'") from error
+    number = 0
+    try:
+        # Texts stay in their dictionary: one long text that a million rows refer to is held once.
+        with pyarrow.parquet.ParquetFile(path) as file:
+            texts = [
+                leaf.path
+                for leaf in map(file.schema.column, range(len(file.schema)))
+                if leaf.physical_type == "BYTE_ARRAY"
+            ]
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=_BATCH):
+                for row in _rows(batch):
+                    number += 1
+                    if row is None:
+                        yield number, BadRow(number, "", f"may have more than {_AT_ONCE:,} bytes")
+                    else:
+                        yield number, {key: value for key, value in row.items() if value is not None}
+    except OSError as error:
+        raise ProblemFileError(f"problems file {str(path)!r} cannot be read: {error.strerror or error}") from error
+    except (pyarrow.ArrowException, ValueError, KeyError, OverflowError) as error:
+        if isinstance(error, ProblemFileError):
+            raise
+        raise ProblemFileError(
+            f"{path}: is not a Parquet file that can be read, after row {number}: {error}"
+        ) from error
+
+
+def _rows(batch: Any) -> Iterator[Mapping[str, Any] | None]:
+    """The rows of a batch: together where they are small, else one by one, None for one that is too large."""
+    if _most_bytes(batch) <= _AT_ONCE:
+        yield from batch.to_pylist()
+        return
+    for place in range(len(batch)):
+        row = batch.slice(place, 1)
+        yield None if _most_bytes(row) > _AT_ONCE else row.to_pylist()[0]
+
+
+def _most_bytes(batch: Any) -> int:
+    return sum(_unpacked(column) for column in batch.columns)
+
+
+def _unpacked(array: Any) -> int:
+    """What an array can take once it is unpacked: every entry of a dictionary as long as its longest."""
+    import pyarrow
+    import pyarrow.compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind):
+        values = array.dictionary
+        longest = 8
+        if len(values) and (pyarrow.types.is_string(values.type) or pyarrow.types.is_binary(values.type)):
+            longest += pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
+        return len(array) * longest
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_unpacked, array.flatten()))
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        return 8 * len(array) + _unpacked(array.flatten())
+    if pyarrow.types.is_map(kind):
+        return 8 * len(array) + _unpacked(array.keys) + _unpacked(array.items)
+    return int(array.nbytes) + 8 * len(array)

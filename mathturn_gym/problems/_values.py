@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "json_types", "measure", "short"]
-
 MAX_DEPTH: Final = 32
 """How deep lists and objects of a row may be nested."""
 

@@ -15,11 +15,9 @@ from typing import Final
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
-from mathturn_gym.problems import _identity
+from mathturn_gym.problems import _splits
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
-
-__all__ = ["SPLITS", "Endless", "Generator", "ProblemSource", "check_split", "split_of"]
 
 SPLITS: Final = ("train", "validation", "test")
 """What problems are divided into: eight tenths, one tenth, one tenth."""
@@ -180,11 +178,11 @@ class Endless(ProblemSource):
 
     def by_id(self, problem_id: str) -> Problem:
         """The problem of this content: from what was drawn lately, else by looking through streams."""
-        return _identity.find(self, problem_id)
+        return _splits.find(self, problem_id)
 
     def get(self, seed: int, index: int) -> Problem:
         """Draws until the question falls into the split, and remembers where."""
-        return _identity.remember(self.drawn(seed, index), self, seed, index)
+        return _splits.remember(self.drawn(seed, index), self, seed, index)
 
     @abstractmethod
     def drawn(self, seed: int, index: int) -> Problem:
@@ -257,7 +255,7 @@ class Generator(Endless):
     def _finished(self, drawn: Problem, split: str) -> Problem:
         """The problem with its id and what is known of it."""
         return Problem(
-            id=_identity.content_id(self.family, drawn.prompt, drawn.gold, drawn.hints, drawn.false_hints),
+            id=_splits.content_id(self.family, drawn.prompt, drawn.gold, drawn.hints, drawn.false_hints),
             prompt=drawn.prompt,
             gold=drawn.gold,
             hints=drawn.hints,

@@ -19,8 +19,6 @@ from mathturn_gym.problems.mixtures import Mixture
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
 
-__all__ = ["Curriculum"]
-
 Ladder: TypeAlias = "ProblemSource | str | Sequence[ProblemSource | str]"
 _SOFTNESS: Final = 0.1
 _RANGE: Final = re.compile(r"(?P<low>\d+)(?:-(?P<high>\d+))?")

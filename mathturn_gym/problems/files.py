@@ -18,15 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems._division import own_split
 from mathturn_gym.problems._readers import MAX_ROW, BadRow, numbered_lines, parse_line, read_rows
-from mathturn_gym.problems._schemas import Found, Mapper, RowReader
+from mathturn_gym.problems._splits import own_split
 from mathturn_gym.problems.base import SPLITS, split_of
 from mathturn_gym.problems.lists import FiniteSource
 from mathturn_gym.problems.rows import KEPT, RowProblems, problem_of, skipped_report
+from mathturn_gym.problems.schemas import Found, Mapper, RowReader
 from mathturn_gym.types import Problem
-
-__all__ = ["LARGE", "ProblemFile", "StreamedFile"]
 
 LARGE: Final = 256 * 2**20
 """Bytes from which on `load_problems` streams a file of JSON lines instead of reading it into memory."""

@@ -9,12 +9,10 @@ from typing import TypeAlias
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import _division
+from mathturn_gym.problems import _splits
 from mathturn_gym.problems.base import SPLITS, ProblemSource, split_of
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
-
-__all__ = ["FiniteSource", "ProblemList", "SplitSource"]
 
 _Order: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -61,7 +59,7 @@ class FiniteSource(ProblemSource):
 
     def called(self, split: str) -> FiniteSource:
         """All of its problems as the problems of a split."""
-        return self._subset(range(len(self)), self.name, _division.ALIASES.get(split, split), shuffle=self.shuffle)
+        return self._subset(range(len(self)), self.name, _splits.ALIASES.get(split, split), shuffle=self.shuffle)
 
     def hashed(self, splits: Collection[str], split: str) -> FiniteSource:
         """The problems that the hash of their prompts puts into one of some splits.
@@ -85,20 +83,20 @@ class FiniteSource(ProblemSource):
 
     def _own_splits(self) -> list[str | None]:
         """The split that every problem says it is of, or None."""
-        return [_division.own_split(problem.metadata.get("split")) for problem in self]
+        return [_splits.own_split(problem.metadata.get("split")) for problem in self]
 
     def _part(self, split: str) -> FiniteSource:
         if split == "all":
             return self._subset(range(len(self)), self.name, "all", shuffle=self.shuffle)
         if self._splits is None:
-            self._splits, how = _division.divide(self._hashed_splits(), self._own_splits())
-            _division.say(self.name, self._splits, how)
+            self._splits, how = _splits.divide(self._hashed_splits(), self._own_splits())
+            _splits.say(self.name, self._splits, how)
         return self._kept(self._splits, [split], split)
 
     def _kept(self, found: Sequence[str], splits: Collection[str], split: str) -> FiniteSource:
         positions = [position for position, one in enumerate(found) if one in splits]
         if not positions:
-            raise _division.no_problem_in(self.name, split, found)
+            raise _splits.no_problem_in(self.name, split, found)
         return self._subset(positions, f"{self.name}:{split}", split, shuffle=self.shuffle)
 
     def _shuffle(self, seed: int, epoch: int) -> _Order:
@@ -209,7 +207,7 @@ class SplitSource(ProblemSource):
         self.name = name
         self._own: dict[str, ProblemSource] = {}
         for given, source in parts.items():
-            split = _division.ALIASES.get(given, given)
+            split = _splits.ALIASES.get(given, given)
             if split in self._own:
                 raise InvalidValueError(
                     f"problems: split {split!r} of source {name!r} is given twice ({', '.join(parts)})"
@@ -292,7 +290,7 @@ class SplitSource(ProblemSource):
             missing = [one for one in train._hashed_splits() if one in self._missing]
             counts = [*missing, *["train"] * (len(train) - len(missing))]
             how = f"by a hash of the prompt, there being no split {' and no split '.join(self._missing)}"
-            _division.say(f"{self.name} (train)", counts, how)
+            _splits.say(f"{self.name} (train)", counts, how)
         return kept
 
     def _everything(self) -> ProblemList:

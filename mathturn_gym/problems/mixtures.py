@@ -13,8 +13,6 @@ from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
 
-__all__ = ["Mixture", "filter_by_pass_rate", "pass_rates"]
-
 
 class Mixture(ProblemSource):
     """A weighted mixture; which source item (seed, index) comes from depends on these two alone.

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems._identity import content_id
 from mathturn_gym.problems._readers import BadRow, Rows
-from mathturn_gym.problems._schemas import KNOWN, Found, Mapper, RowError, RowReader
+from mathturn_gym.problems._splits import content_id
 from mathturn_gym.problems.lists import ProblemList
-from mathturn_gym.types import Problem
+from mathturn_gym.problems.schemas import KNOWN, Found, Mapper, RowError, RowReader
+from mathturn_gym.types import Problem, Verdict
 
-__all__ = [
-    "KEPT",
-    "MAX_MEMORY",
-    "BadRow",
-    "Found",
-    "RowError",
-    "RowProblems",
-    "numbered",
-    "problem_of",
-    "skipped_report",
-]
+if TYPE_CHECKING:
+    from mathturn_gym.verifier import Verifier
 
 MAX_MEMORY: Final = 4 * 2**30
 """Bytes that the rows of one source may take in memory, all together."""
@@ -187,3 +179,48 @@ def numbered(rows: Iterable[object]) -> Rows:
             yield number, {key: value for key, value in row.items() if value is not None}
         else:
             yield number, BadRow(number, "", f"is a {type(row).__name__}, not a dictionary")
+
+
+# ---- is a gold answer right when it is judged against itself? Where it is not, no response can be judged by it
+
+
+@dataclass(frozen=True, slots=True)
+class GoldFailure:
+    """A gold answer that does not verify.
+
+    Args:
+        problem_id: Whose it is.
+        gold: The answer.
+        as_text: It is right as it stands, and only as a text.
+        verdict: The judge's, of the response that failed.
+    """
+
+    problem_id: str
+    gold: str
+    as_text: bool
+    verdict: Verdict
+
+
+def check_gold(problems: Iterable[Problem], verifier: Verifier) -> list[GoldFailure]:
+    r"""The gold answers that are not right when a response gives exactly them.
+
+    Args:
+        problems: Any number; every accepted answer of each is judged against itself alone.
+        verifier: The judge.
+
+    Returns:
+        Those that fail as `\boxed{gold}`, and those (`as_text`) that fail only as `\boxed{{gold}}`.
+
+    >>> from mathturn_gym.verifier import Verifier
+    >>> check_gold([Problem("p", "1+1=?", "2")], Verifier())
+    []
+    """
+    cases = [(problem.id, gold) for problem in problems for gold in problem.gold]
+    golds = [gold for _, gold in cases]
+    plain = verifier.verify_batch([rf"\boxed{{{gold}}}" for gold in golds], golds)
+    braced = verifier.verify_batch([rf"\boxed{{{{{gold}}}}}" for gold in golds], golds)
+    return [
+        GoldFailure(problem_id, gold, itself.correct, again if itself.correct else itself)
+        for (problem_id, gold), itself, again in zip(cases, plain, braced, strict=True)
+        if not (itself.correct and again.correct)
+    ]

@@ -11,8 +11,6 @@ from mathturn_gym.problems.base import ProblemSource
 from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.types import Problem
 
-__all__ = ["Distinct", "check_disjoint", "count_distinct", "distinct", "overlap"]
-
 _PATIENCE: Final = 20
 _LEAST: Final = 1_000
 

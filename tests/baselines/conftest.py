@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.tasks import load_task
+from mathturn_gym.baselines.tasks import load_task
 
 SMALL: Mapping[str, Any] = {
     "batch_episodes": 8,

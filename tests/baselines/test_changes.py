@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines._changes import changed, dotted, parse_settings, setting_names
 from mathturn_gym.baselines.algorithms import algorithm_named
+from mathturn_gym.baselines.overrides import changed, dotted, parse_settings, setting_names
 from mathturn_gym.errors import InvalidValueError
 
 PARTS: dict[str, Any] = {"env": {"problems": "lins"}, "algorithm": {"name": "grpo"}, "budget": {"tokens": 9}, "seed": 1}

@@ -8,12 +8,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mathturn_gym.baselines import RunConfig, train
-from mathturn_gym.baselines._compiled import CompiledLayers
-from mathturn_gym.baselines._trainer import Trainer
-from mathturn_gym.decoding import trained_logits, use_row_attention
+from mathturn_gym.baselines._optimizer import CompiledLayers
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.episodes.packing import pack
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
-from mathturn_gym.packing import pack
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.policies import trained_logits, use_row_attention
+from mathturn_gym.testing import synthetic_episode
 
 Small = Callable[..., RunConfig]
 QUIET = {"evaluation.every": 0, "evaluation.episodes": 0}

@@ -13,15 +13,14 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import Optimization, RunConfig, train
-from mathturn_gym.baselines._corrections import corrected, without_cut_off
-from mathturn_gym.baselines._signal import groups_of
-from mathturn_gym.baselines._trainer import Trainer
+from mathturn_gym.baselines._batches import corrected, groups_of, without_cut_off
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.algorithms._credit import differ
-from mathturn_gym.decoding import load_policy
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.episodes.packing import pack
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.packing import pack
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.testing import synthetic_episode
+from mathturn_gym.wrappers import load_policy
 
 Small = Callable[..., RunConfig]
 Make = Callable[..., Trainer]

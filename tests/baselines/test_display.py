@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mathturn_gym.baselines._display import TrainingDisplay, draw_curve, sparkline
-from mathturn_gym.tasks import load_task
+from mathturn_gym.baselines.progress import TrainingDisplay, draw_curve, sparkline
+from mathturn_gym.baselines.tasks import load_task
 
 CONFIG = load_task("lins").config(None, {"batch_episodes": 64, "num_turns": 2}, budget={"episodes": 640})
 HISTORY = [

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines._figures import batch_figures
-from mathturn_gym.baselines._trainer import Trainer
-from mathturn_gym.packing import pack
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.baselines._batches import batch_figures
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.episodes.packing import pack
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Status, Verdict
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from mathturn_gym.baselines import train
-from mathturn_gym.baselines._kept_episodes import append_episodes, drop_episodes, with_advantages
-from mathturn_gym.packing import pack
-from mathturn_gym.returns import advantages
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.tasks import load_task
-from mathturn_gym.trajectories import read_episodes
+from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes, with_advantages
+from mathturn_gym.baselines.tasks import load_task
+from mathturn_gym.episodes.packing import pack
+from mathturn_gym.episodes.returns import advantages
+from mathturn_gym.episodes.trajectories import read_episodes
+from mathturn_gym.show.view import write_view
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
-from mathturn_gym.view import write_view
 
 SETTINGS = {
     "batch_episodes": 8,

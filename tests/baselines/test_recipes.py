@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines.recipes import RECIPES, TINY, WORLD, Part, recipe_named
 from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
-from mathturn_gym.decoding.grammar import answer_ids
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.baselines.warmup import RECIPES, TINY, WORLD, Part, recipe_named
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.env.feedback import WRONG_TEXT
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.feedback import WRONG_TEXT
+from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.problems import load_problems
 
 TOKENIZER: Any = train_tokenizer(WORLD.phrases)

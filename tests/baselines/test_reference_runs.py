@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import train
-from mathturn_gym.tasks import load_task
+from mathturn_gym.baselines.tasks import load_task
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "reference_runs.json").read_text())
 

@@ -17,15 +17,17 @@ from typing import Any
 import pytest
 
 from mathturn_gym.baselines import RunConfig, train
-from mathturn_gym.baselines._checkpoints import (
+from mathturn_gym.baselines.run_folder import (
+    RunFolder,
     fingerprint,
     iteration_of,
     load_checkpoint,
+    read_config,
+    read_metrics,
     verify_checkpoint,
 )
-from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_metrics
-from mathturn_gym.decoding import load_policy
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, StorageError
+from mathturn_gym.wrappers import load_policy
 
 Small = Callable[..., RunConfig]
 
@@ -249,7 +251,7 @@ def test_an_overwritten_run_is_recognizable_until_its_last_file_is_gone(
 def test_a_crash_while_saving_leaves_the_checkpoint_before(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import safetensors.torch
 
-    from mathturn_gym.baselines._trainer import Trainer
+    from mathturn_gym.baselines.trainer import Trainer
 
     config = read_config(run)
     trainer = Trainer(config)
@@ -296,7 +298,7 @@ def test_a_folder_that_cannot_be_made_is_named(small: Small) -> None:
 def test_one_process_trains_in_a_folder_at_a_time(run: Path) -> None:
     code = (
         "import sys\n"
-        "from mathturn_gym.baselines._run_folder import RunFolder, read_config\n"
+        "from mathturn_gym.baselines.run_folder import RunFolder, read_config\n"
         "folder = RunFolder(sys.argv[1], read_config(sys.argv[1]), resume=True)\n"
         "print('held', flush=True)\n"
         "sys.stdin.readline()\n"

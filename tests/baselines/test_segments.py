@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines._corrections import without_cut_off
-from mathturn_gym.baselines._kept_episodes import with_advantages
-from mathturn_gym.baselines._rows import episode_of_rows, select_episodes
-from mathturn_gym.baselines._trainer import Drawn, Trainer
+from mathturn_gym.baselines._batches import episode_of_rows, select_episodes, without_cut_off
+from mathturn_gym.baselines._evaluation import with_advantages
 from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.baselines.trainer import Drawn, Trainer
+from mathturn_gym.episodes.packing import pack
+from mathturn_gym.episodes.returns import returns_to_go
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.packing import pack
-from mathturn_gym.returns import returns_to_go
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 
 Small = Callable[..., RunConfig]

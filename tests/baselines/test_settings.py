@@ -19,8 +19,8 @@ from mathturn_gym.baselines import (
     PolicyConfig,
     RunConfig,
 )
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.tasks import load_task
 
 
 def config(**changes: Any) -> RunConfig:

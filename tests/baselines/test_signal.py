@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines._signal import DryWatch, carries_signal, groups_of, uniform_share
-from mathturn_gym.baselines._trainer import Trainer
+from mathturn_gym.baselines._batches import DryWatch, carries_signal, groups_of, uniform_share
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.settings import suited_rate
-from mathturn_gym.packing import pack
-from mathturn_gym.returns import returns_to_go
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.tasks import load_task
+from mathturn_gym.baselines.tasks import load_task
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.episodes.packing import pack
+from mathturn_gym.episodes.returns import returns_to_go
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Status, Verdict
 
 Small = Callable[..., RunConfig]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mathturn_gym.baselines.tiny import PHRASES, make_tiny_model, train_tokenizer
-from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.dialogue import Dialogue, load_tokenizer
-from mathturn_gym.feedback import RIGHT_TEXT, WRONG_TEXT
+from mathturn_gym.env.dialogue import Dialogue, load_tokenizer
+from mathturn_gym.env.feedback import RIGHT_TEXT, WRONG_TEXT
+from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.problems import load_problems
 
 TOKENIZER: Any = load_tokenizer("builtin")

@@ -15,16 +15,16 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import Budget, RunConfig, train
-from mathturn_gym.baselines import _trainer as module
-from mathturn_gym.baselines._checkpoints import TrainerState, load_checkpoint
+from mathturn_gym.baselines import trainer as module
 from mathturn_gym.baselines._evaluation import accuracy_by_turn
-from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.baselines.algorithms import registered
-from mathturn_gym.decoding import load_policy
+from mathturn_gym.baselines.run_folder import TrainerState, load_checkpoint
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import CheckpointError
-from mathturn_gym.rollout import collect
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Status, Verdict
+from mathturn_gym.wrappers import load_policy
 
 Small = Callable[..., RunConfig]
 Timeless = Callable[[Any], list[dict[str, float]]]

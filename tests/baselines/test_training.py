@@ -25,11 +25,11 @@ from mathturn_gym.baselines import (
     RunConfig,
     train,
 )
-from mathturn_gym.baselines._checkpoints import load_checkpoint
-from mathturn_gym.baselines._run_folder import read_config, read_metrics
-from mathturn_gym.decoding import BUILTIN_PATH, load_policy
+from mathturn_gym.baselines.run_folder import load_checkpoint, read_config, read_metrics
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
-from mathturn_gym.tasks import load_task
+from mathturn_gym.policies import BUILTIN_PATH
+from mathturn_gym.wrappers import load_policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 Small = Callable[..., RunConfig]

@@ -37,9 +37,9 @@ from mathturn_gym.baselines import (
     PolicyConfig,
     RunConfig,
 )
-from mathturn_gym.baselines._trainer import Trainer
 from mathturn_gym.baselines.algorithms import Part, State
-from mathturn_gym.losses import PolicyLoss
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.episodes.losses import PolicyLoss
 from mathturn_gym.types import Episode
 
 with warnings.catch_warnings():

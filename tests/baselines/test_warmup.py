@@ -11,16 +11,24 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import warmup as module
-from mathturn_gym.baselines.recipes import CALCULATOR, TINY, WORLD, Part
 from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
-from mathturn_gym.baselines.warmup import WarmupProgress, first_try_accuracy, warmup, warmup_dialogue
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.baselines.warmup import (
+    CALCULATOR,
+    TINY,
+    WORLD,
+    Part,
+    WarmupProgress,
+    first_try_accuracy,
+    warmup,
+    warmup_dialogue,
+)
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
-from mathturn_gym.metrics import summarize
+from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.problems import ProblemSource, load_problems, split_of
-from mathturn_gym.rollout import collect
 from mathturn_gym.types import Problem
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from mathturn_gym.cli._advice import advice
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.episodes.metrics import read_leniently, summarize
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.metrics import read_leniently, summarize
-from mathturn_gym.rollout import collect
 from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.types import Episode, Problem
 

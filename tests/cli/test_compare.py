@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mathturn_gym.baselines.compare import load_matrix, open_matrix
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.app import app
+from mathturn_gym.compare import load_matrix, open_matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, StorageError
-from mathturn_gym.tasks import load_task
 
 RUNNER = CliRunner()
 PRETEND = Path(__file__).parents[1] / "baselines" / "compare"

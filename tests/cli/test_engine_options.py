@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mathturn_gym.cli._engine_options import ray_settings, speaks_for_nobody, training_engine
-from mathturn_gym.engines._ray_settings import RaySettings
-from mathturn_gym.engines.distributed import DistributedTraining
+from mathturn_gym.cli._options import ray_settings, speaks_for_nobody, training_engine
 from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.neighbors.engines.distributed import DistributedTraining
+from mathturn_gym.neighbors.engines.ray_settings import RaySettings
 
 
 def test_engines_and_their_settings() -> None:

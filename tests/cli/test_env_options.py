@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mathturn_gym.cli._env_options import NOT_OFFERED, OPTIONS, EnvOptions, with_env_options
+from mathturn_gym.cli._options import NOT_OFFERED, OPTIONS, EnvOptions, with_env_options
 from mathturn_gym.cli.app import app
-from mathturn_gym.config import DEFAULT_ENV, OWN_FIELDS, EnvConfig, env_parameters
+from mathturn_gym.env.config import DEFAULT_ENV, OWN_FIELDS, EnvConfig, env_parameters
 from mathturn_gym.errors import InvalidValueError
 
 COMMANDS = ("train", "eval", "play", "demo", "compare")

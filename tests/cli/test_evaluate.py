@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mathturn_gym._files import locked
+from mathturn_gym.base.files import locked
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
-from mathturn_gym.decoding import BUILTIN_PATH
+from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError, StorageError
+from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.problems import ProblemFile
-from mathturn_gym.tasks import load_task
-from mathturn_gym.trajectories import read_episodes
 
 RUNNER = CliRunner()
 
@@ -118,7 +118,7 @@ def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path, ca
 
 def test_replaced_weights_are_another_policy(tmp_path: Path) -> None:
     from mathturn_gym.baselines.tiny import make_tiny_model
-    from mathturn_gym.decoding import load_policy
+    from mathturn_gym.wrappers import load_policy
 
     policy = load_policy("builtin", device="cpu")
     policy.save_pretrained(tmp_path / "model")

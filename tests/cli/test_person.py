@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 import mathturn_gym  # noqa: F401
-from mathturn_gym._token_texts import TokenTexts
-from mathturn_gym.cli._person import Person, ids_lines, play_episodes
+from mathturn_gym.base.text import TokenTexts
+from mathturn_gym.cli.play import Person, ids_lines, play_episodes
 from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.types import Problem
 

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from mathturn_gym.cli.report import comparison_table, report_tables
-from mathturn_gym.metrics import MEANING, QUESTIONS, summarize
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.episodes.metrics import MEANING, QUESTIONS, summarize
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 
 HOSTILE = "[/x] [red]\x1b[31m$\\frac{1$ \u202eabc " + "A" * 300

@@ -23,7 +23,7 @@ from mathturn_gym.errors import InvalidValueError
 
 pytest.importorskip("prometheus_client", reason="the server is not installed: pip install 'mathturn-gym[serve]'")
 
-from mathturn_gym.serve._gate import OPEN_PATHS
+from mathturn_gym.neighbors.serve._middleware import OPEN_PATHS
 
 
 def free_port() -> int:

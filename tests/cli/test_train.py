@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mathturn_gym.baselines._display import TrainingDisplay
+from mathturn_gym.baselines.progress import TrainingDisplay
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.app import app
+from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.tasks import load_task
-from mathturn_gym.trajectories import read_episodes
 
 RUNNER = CliRunner()
 Commands = Callable[[str], list[list[str]]]

@@ -58,9 +58,9 @@ def episode_file(folder: Path, name: str) -> tuple[Path, int]:
     import gymnasium
 
     from mathturn_gym import collect
-    from mathturn_gym.dialogue import Dialogue
+    from mathturn_gym.env.dialogue import Dialogue
+    from mathturn_gym.episodes.trajectories import write_episodes
     from mathturn_gym.testing import ScriptedPolicy
-    from mathturn_gym.trajectories import write_episodes
 
     env = gymnasium.make_vec(
         "mathturn_gym:MathMultiTurn-v0", 2, "sync", problems="guess8", num_turns=2, gold_in_info=True

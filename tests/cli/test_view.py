@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mathturn_gym.cli.app import app
+from mathturn_gym.episodes.trajectories import write_episodes
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.trajectories import write_episodes
-from mathturn_gym.view import ViewServer
+from mathturn_gym.show.view import ViewServer
+from mathturn_gym.testing import synthetic_episode
 
 RUNNER = CliRunner()
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from mathturn_gym.baselines._trainer import Trainer
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.dialogue import Dialogue
-from mathturn_gym.tasks import load_task
+from mathturn_gym.baselines.tasks import load_task
+from mathturn_gym.baselines.trainer import Trainer
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.wrappers import load_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks
 

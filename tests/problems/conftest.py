@@ -2,10 +2,10 @@
 
 import pytest
 
-from mathturn_gym.problems import _division
+from mathturn_gym.problems import _splits
 
 
 @pytest.fixture(autouse=True)
 def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """How a source is divided is said once in a process: each test hears it."""
-    monkeypatch.setattr(_division, "_said", set())
+    monkeypatch.setattr(_splits, "_said", set())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems import FiniteSource, ProblemFile, _json_text, _readers, load_problems
+from mathturn_gym.problems import FiniteSource, ProblemFile, _readers, load_problems
 
 GOOD = {"question": "1+1=?", "answer": "2", "id": 1}
 
@@ -216,7 +216,7 @@ class TestJson:
         (tmp_path / "d.json").write_text(
             json.dumps({"n": 12, "rows": rows}, ensure_ascii=False, indent=1), encoding="utf-8"
         )
-        monkeypatch.setattr(_json_text, "_CHUNK", chunk)
+        monkeypatch.setattr(_readers, "_CHUNK", chunk)
         assert list(ProblemFile(tmp_path / "d.json")) == whole
         assert [problem.gold for problem in whole][:3] == [("0",), ("1.5",), ("3",)]
 

@@ -215,6 +215,6 @@ def test_nesting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     loop: list[Any] = []
     loop += [loop, loop]
     monkeypatch.setattr("mathturn_gym.problems._values.MAX_BYTES", 2**20)
-    monkeypatch.setattr("mathturn_gym.problems._schemas.MAX_BYTES", 2**20)
+    monkeypatch.setattr("mathturn_gym.problems.schemas.MAX_BYTES", 2**20)
     with pytest.raises(ProblemFileError, match="the row takes more than 1 MiB in memory"):
         source_of({"question": "q", "answer": "2", "more": loop})

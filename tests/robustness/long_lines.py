@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mathturn_gym.episodes.trajectories import read_episodes, write_episodes
 from mathturn_gym.errors import ProblemFileError
 from mathturn_gym.problems import load_problems
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.trajectories import read_episodes, write_episodes
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.verifier import Verifier
 from mathturn_gym.verifier._verifier import TextKind
 from mathturn_gym.verifier.reading._extraction import ExtractionPolicy

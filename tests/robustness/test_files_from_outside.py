@@ -19,29 +19,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import areal_replay as replay
 import pytest
 from gguf_files import write_gguf
 
-from mathturn_gym._json import parse_json
-from mathturn_gym.areal import replay
-from mathturn_gym.baselines._checkpoints import load_checkpoint, verify_checkpoint
-from mathturn_gym.baselines._run_folder import read_config, read_metrics
-from mathturn_gym.baselines.compare import load_matrix, make_report, open_matrix, read_cells
-from mathturn_gym.baselines.compare.cells import CellFolder
+from mathturn_gym.base.files import parse_json
+from mathturn_gym.baselines.run_folder import load_checkpoint, read_config, read_metrics, verify_checkpoint
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli._rescore import read_answers
 from mathturn_gym.cli.verify import _rows
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import BUILTIN_PATH, PolicyConfig, convert_gguf, load_policy
+from mathturn_gym.compare import load_matrix, make_report, open_matrix, read_cells
+from mathturn_gym.compare.cells import CellFolder
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.episodes.packing import pack, unpack
+from mathturn_gym.episodes.trajectories import load_batch, read_episodes, save_batch, write_episodes
 from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, MathTurnError, ProblemFileError
-from mathturn_gym.export import from_inspect, to_inspect, to_trl, to_verl
-from mathturn_gym.packing import pack, unpack
+from mathturn_gym.neighbors.export import from_inspect, to_inspect, to_trl, to_verl
+from mathturn_gym.policies import BUILTIN_PATH, PolicyConfig, convert_gguf
 from mathturn_gym.problems import load_problems
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.tasks import load_task
-from mathturn_gym.trajectories import load_batch, read_episodes, save_batch, write_episodes
+from mathturn_gym.show.view import write_view
+from mathturn_gym.show.view.sources import read_curves
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.verifier.audit import load_cases
-from mathturn_gym.view import write_view
-from mathturn_gym.view._sources import read_curves
+from mathturn_gym.wrappers import load_policy
 
 CHANGES = int(os.environ.get("MATHTURN_OUTSIDE", "25"))
 RECORDING = Path(__file__).parents[1] / "areal" / "data" / "own_two_turns.json"

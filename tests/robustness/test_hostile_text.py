@@ -17,21 +17,20 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from mathturn_gym._terminal import terminal
-from mathturn_gym.baselines._run_folder import RunFolder
+from mathturn_gym.base.terminal import terminal
+from mathturn_gym.baselines.run_folder import RunFolder
+from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.report import plain_text, report_tables
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.rollout import collect
+from mathturn_gym.episodes.trajectories import read_episodes, write_episodes
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
-from mathturn_gym.metrics import summarize
-from mathturn_gym.rollout import collect
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.tasks import load_task
-from mathturn_gym.testing import ScriptedPolicy
-from mathturn_gym.trajectories import read_episodes, write_episodes
+from mathturn_gym.show.view import write_report, write_view
+from mathturn_gym.testing import ScriptedPolicy, synthetic_episode
 from mathturn_gym.types import Episode, Problem, Status
 from mathturn_gym.verifier import Verifier
-from mathturn_gym.view import write_report, write_view
 
 TEXTS = {
     "controls": "".join(map(chr, range(32))) + "\x7f" + "".join(map(chr, range(0x80, 0xA0))),

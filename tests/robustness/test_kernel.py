@@ -21,9 +21,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import mathturn_gym
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.rollout import collect
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.wrappers import load_policy
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.verifier import Verifier
 
 CASES = [(r"\boxed{0.5}", "1/2"), (r"\boxed{\sum_{k=1}^{3} k}", "6"), ("It is 7.", "7")]

@@ -15,17 +15,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from mathturn_gym.episodes.packing import pack
+from mathturn_gym.episodes.trajectories import files, load_batch, read_episodes, save_batch, write_episodes
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.packing import pack
-from mathturn_gym.synthetic import synthetic_episode
-from mathturn_gym.trajectories import files, load_batch, read_episodes, save_batch, write_episodes
-from mathturn_gym.view._sources import read_sets
+from mathturn_gym.show.view.sources import read_sets
+from mathturn_gym.testing import synthetic_episode
 
 
 def test_a_bomb_of_one_line_is_a_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is lowered: what is asked is that it holds for what comes out of an archive."""
     monkeypatch.setattr(files, "MAX_LINE", 1 << 20)
-    monkeypatch.setattr("mathturn_gym.view._lines.MAX_LINE", 1 << 20)
+    monkeypatch.setattr("mathturn_gym.show.view.sources.MAX_LINE", 1 << 20)
     good = tmp_path / "good.jsonl"
     write_episodes(good, [synthetic_episode(0, 0, [2])])
     bomb = tmp_path / "e.jsonl.gz"

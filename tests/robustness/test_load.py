@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import mathturn_gym  # noqa: F401 - registers the environments
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.decoding import load_policy
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.episodes.rollout import collect
+from mathturn_gym.episodes.trajectories import episode_to_record
 from mathturn_gym.problems import load_problems
-from mathturn_gym.rollout import collect
-from mathturn_gym.trajectories import episode_to_record
 from mathturn_gym.types import Verdict
 from mathturn_gym.verifier import Verifier
+from mathturn_gym.wrappers import load_policy
 
 Pairs = list[tuple[str, str]]
 FORKS = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # beside threads, which is what is tested

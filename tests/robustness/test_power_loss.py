@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mathturn_gym.baselines import RunConfig, train
-from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_metrics
+from mathturn_gym.baselines.run_folder import RunFolder, read_config, read_metrics
+from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.errors import CheckpointError
-from mathturn_gym.trajectories import read_episodes
 from mathturn_gym.verifier import Verifier
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +98,11 @@ def test_files_that_are_written_whole_are_named_where_they_are_not(
 
 def test_no_time_is_measured_by_a_clock_that_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets are processor time and limits monotonic; a server's Retry-After may be a date, and logs have one."""
-    allowed = {"mathturn_gym/_http.py", "mathturn_gym/areal/agent.py", "mathturn_gym/export/_inspect.py"}
+    allowed = {
+        "mathturn_gym/base/http.py",
+        "mathturn_gym/neighbors/areal/agent.py",
+        "mathturn_gym/neighbors/export/inspect.py",
+    }
     wall = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "today"), ("datetime", "utcnow")}
     found = set()
     for file in (*ROOT.glob("mathturn_gym/**/*.py"), *ROOT.glob("wrappers/*.py")):

@@ -11,15 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mathturn_gym.dialogue import Dialogue
-from mathturn_gym.env import EpisodeState, MathMultiTurnEnv
+from mathturn_gym.env import EpisodeState, MathMultiTurnEnv, info_of
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.env.vector import MathMultiTurnVectorEnv
+from mathturn_gym.episodes.packing import FORMS, LAYOUTS, PackedBatch, micro_batches, pack, select_rows, unpack
+from mathturn_gym.episodes.rollout import EpisodeRecorder
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError
-from mathturn_gym.info import info_of
-from mathturn_gym.packing import FORMS, LAYOUTS, PackedBatch, micro_batches, pack, select_rows, unpack
-from mathturn_gym.rollout import EpisodeRecorder
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Completion, Episode, Ids, Problem
-from mathturn_gym.vector import MathMultiTurnVectorEnv
 
 PROBLEMS = [Problem(f"p/{n}", f"{n}+{n}?", str(2 * n)) for n in range(1, 4)]
 SINGLE: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mathturn_gym.dialogue import CHATML_TEMPLATE
+from mathturn_gym.env.dialogue import CHATML_TEMPLATE
 
 __all__ = ["write_gguf"]
 

@@ -112,7 +112,7 @@ def test_trl_trains_on_it(tmp_path: Path) -> None:
         from datasets import Dataset
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from mathturn_gym.decoding import BUILTIN_PATH
+        from mathturn_gym.policies import BUILTIN_PATH
 
         seen: list[list[float | None]] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mathturn_gym.wrappers._views import Window
+from mathturn_gym.wrappers.token_level import Window
 
 
 def test_pinned_ids_stay() -> None:

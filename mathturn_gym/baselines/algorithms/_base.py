@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from mathturn_gym.baselines._session import Metrics, Session
-    from mathturn_gym.baselines._trainer import Trainer
+    from mathturn_gym.baselines.session import Metrics, Session
     from mathturn_gym.baselines.settings import RunConfig
-    from mathturn_gym.losses import PolicyLoss
-    from mathturn_gym.packing.batch import PackedBatch, Unit
+    from mathturn_gym.baselines.trainer import Trainer
+    from mathturn_gym.episodes.losses import PolicyLoss
+    from mathturn_gym.episodes.packing.batch import PackedBatch, Unit
     from mathturn_gym.types import Episode, Policy
 
-__all__ = ["Advantages", "Algorithm", "BaseAlgorithm", "Clipping", "GroupAlgorithm", "Part", "State"]
 
 Advantages: TypeAlias = "list[npt.NDArray[np.float32]]"
 """One array (K,) per episode: what each of its turns was worth."""
@@ -183,7 +182,7 @@ class Part:
         denominator: float | None = None,
         **keywords: Any,
     ) -> PolicyLoss:
-        """`mathturn_gym.losses.policy_loss` of this part, with the terms that all algorithms have in common.
+        """`mathturn_gym.episodes.losses.policy_loss` of this part, with the terms that all algorithms have in common.
 
         Args:
             logprobs: float32 (B, T), what `loss` was given.
@@ -191,7 +190,7 @@ class Part:
             denominator: What the sum is divided by; None is the minibatch's number of these.
             **keywords: `objective`, `ratio`, `clip` and others, see there.
         """
-        from mathturn_gym.losses import policy_loss
+        from mathturn_gym.episodes.losses import policy_loss
 
         divisor = self.minibatch.count(normalization) if denominator is None else denominator
         return policy_loss(
@@ -304,7 +303,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
         """A `Trainer`."""
-        from mathturn_gym.baselines._trainer import Trainer
+        from mathturn_gym.baselines.trainer import Trainer
 
         return Trainer(config, policy)
 

@@ -8,11 +8,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Final, TypeVar
 
-from mathturn_gym._import_paths import import_object
+from mathturn_gym.base.import_paths import import_object
 from mathturn_gym.baselines.algorithms._base import BaseAlgorithm
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
-
-__all__ = ["algorithm_from_json", "algorithm_named", "register", "registered"]
 
 _HOMES: Final = ("mathturn_gym.baselines.algorithms", "mathturn_gym.baselines.classic.algorithms")
 """Where the algorithms of the package are: a file each in the first, those of stable-baselines3 in the second."""

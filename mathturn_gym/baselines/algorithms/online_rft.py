@@ -22,10 +22,9 @@ from mathturn_gym.types import Status
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.losses import PolicyLoss
+    from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.types import Episode
 
-__all__ = ["OnlineRFT"]
 
 _SELECTIONS: Final = ("turn", "episode")
 

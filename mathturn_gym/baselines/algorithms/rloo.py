@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from mathturn_gym.baselines.algorithms._base import Advantages, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
+from mathturn_gym.episodes.returns import scale_advantages
+from mathturn_gym.errors import raise_unknown_name
 
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.losses import PolicyLoss
+    from mathturn_gym.baselines.algorithms._base import Advantages, State
+    from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.types import Episode
-
-__all__ = ["RLOO"]
 
 
 @register("rloo", title="RLOO", source="Kool et al. 2019; Ahmadian et al. 2024, arXiv:2402.14740")
@@ -47,3 +48,61 @@ class RLOO(GroupAlgorithm):
         return part.policy_loss(
             logprobs, objective="policy_gradient", ratio=None, denominator=part.minibatch.count("sequence")
         )
+
+
+# ---- rLOO per turn, in PPO's loss: a turn's baseline is what the others of the group made of that turn
+
+
+@register("turn_rloo", title="turn RLOO", source="a variant: RLOO's baseline per turn, in PPO's loss")
+@dataclass(frozen=True, kw_only=True)
+class TurnRLOO(Clipping, GroupAlgorithm):
+    """RLOO per turn with clipped ratios; see the module.
+
+    Args:
+        discount: Per turn, in [0, 1].
+        scale_advantages: Divide the batch's advantages by their root mean square.
+        normalization: What the loss is a mean over: "token", or "sequence" (episodes, as in GRPO).
+    """
+
+    discount: float = 1.0
+    scale_advantages: bool = True
+    normalization: Literal["token", "sequence"] = "token"
+
+    def __post_init__(self) -> None:
+        """Checks the normalization too."""
+        super().__post_init__()
+        if self.normalization not in ("token", "sequence"):
+            raise_unknown_name("normalization", self.normalization, ("token", "sequence"))
+
+    def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
+        """Returns against the mean of the others that reached the turn."""
+        advantages = estimate(episodes, "turn_rloo", discount=self.discount)
+        return scale_advantages(advantages, center=False, by="rms") if self.scale_advantages else advantages
+
+    def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
+        """The clipped objective."""
+        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization=self.normalization)
+
+
+# ---- turn RLOO whose baseline is shrunk towards what other problems' turns were worth
+
+
+@register("shrunk_rloo", title="shrunk RLOO", source="a variant: turn RLOO with a James-Stein baseline")
+@dataclass(frozen=True, kw_only=True)
+class ShrunkRLOO(TurnRLOO):
+    """Turn RLOO with a shrunken baseline; see the module, and `TurnRLOO` for its other options.
+
+    Args:
+        group_size: Episodes per problem; 1 leaves the other problems' mean alone.
+        shrinkage: How many episodes the other groups' mean counts for; None estimates it from the other groups.
+    """
+
+    smallest_group = 1
+
+    group_size: int = 2
+    shrinkage: float | None = None
+
+    def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
+        """Returns against the others of the group and of the batch."""
+        advantages = estimate(episodes, "shrunk_rloo", discount=self.discount, shrinkage=self.shrinkage)
+        return scale_advantages(advantages, center=False, by="rms") if self.scale_advantages else advantages

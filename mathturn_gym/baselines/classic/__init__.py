@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mathturn_gym._lazy import lazy_exports
+from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.classic.algorithms import (
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
         RecurrentPPO,
     )
     from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
-    from mathturn_gym.baselines.classic.make import make_token_env
-    from mathturn_gym.baselines.classic.policy import Sb3Policy
+    from mathturn_gym.baselines.classic.policy import Sb3Policy, make_token_env
     from mathturn_gym.baselines.classic.training import load_classic
 
 __all__ = [

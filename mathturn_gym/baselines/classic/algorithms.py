@@ -18,22 +18,10 @@ from mathturn_gym.baselines.algorithms import BaseAlgorithm, register
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines._session import Session
+    from mathturn_gym.baselines.session import Session
     from mathturn_gym.baselines.settings import RunConfig
     from mathturn_gym.types import Policy
 
-__all__ = [
-    "A2C",
-    "DQN",
-    "PPO",
-    "QRDQN",
-    "TRPO",
-    "ActorCritic",
-    "ClassicAlgorithm",
-    "MaskablePPO",
-    "RecurrentPPO",
-    "ValueBased",
-]
 
 _DECIDED: Final = {"self", "policy", "env", "seed", "device", "verbose", "policy_kwargs", "_init_setup_model"}
 """Arguments of a constructor that the run decides."""

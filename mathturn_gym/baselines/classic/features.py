@@ -20,13 +20,12 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional
 
-from mathturn_gym._json import parse_json
+from mathturn_gym.base.files import parse_json
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
 if TYPE_CHECKING:
     from stable_baselines3.common.policies import BasePolicy
 
-__all__ = ["WindowTransformer", "language_model_kwargs", "load_language_model"]
 
 _ROPE_BASE = 10_000.0
 _EPS = 1e-6

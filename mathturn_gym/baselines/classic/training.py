@@ -22,11 +22,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from mathturn_gym._files import storage_errors
+from mathturn_gym.base.files import storage_errors
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
-from mathturn_gym.baselines._process import cpu_threads
-from mathturn_gym.baselines._run_folder import RunFolder, read_config, read_object
-from mathturn_gym.baselines._session import Ended, Metrics, Report, RunStatus, Session
 from mathturn_gym.baselines.classic.algorithms import (
     QRDQN,
     ActorCritic,
@@ -37,17 +34,17 @@ from mathturn_gym.baselines.classic.algorithms import (
 )
 from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
 from mathturn_gym.baselines.classic.policy import Sb3Policy
+from mathturn_gym.baselines.run_folder import RunFolder, read_config, read_object
+from mathturn_gym.baselines.session import Ended, Metrics, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import RunConfig
-from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.decoding.grammar import answer_grammar, answer_ids
-from mathturn_gym.dialogue import load_tokenizer
+from mathturn_gym.env.dialogue import load_tokenizer
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError, PolicyError
+from mathturn_gym.policies import BUILTIN_PATH
+from mathturn_gym.policies.sampling import answer_grammar, answer_ids
 from mathturn_gym.problems import Curriculum
-from mathturn_gym.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.wrappers.token_level import TokenLevelEnv
-
-__all__ = ["ClassicSession", "load_classic"]
 
 _WEIGHTS: Final = "policy.safetensors"
 _NO_END: Final = 10**9

@@ -11,8 +11,6 @@ import numpy as np
 
 from mathturn_gym.seeding import derive_seed
 
-__all__ = ["LATEX", "PLAIN", "Draw", "Writer", "fraction_text", "number_text", "square_root", "surd_text", "tuple_text"]
-
 T = TypeVar("T")
 _BLOCK = 32
 

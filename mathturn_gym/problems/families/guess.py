@@ -9,8 +9,6 @@ from mathturn_gym.problems.base import Generator
 from mathturn_gym.problems.families.registry import generator
 from mathturn_gym.types import Problem
 
-__all__ = ["GuessNumber"]
-
 
 @generator("guess", range(2, 1001, 2), shown=(8,))
 class GuessNumber(Generator):

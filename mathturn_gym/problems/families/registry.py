@@ -16,24 +16,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from mathturn_gym.problems.base import Generator
 from mathturn_gym.problems.families._writing import Draw, Writer
 
-__all__ = [
-    "GENERATORS",
-    "LEVELS",
-    "REGISTRY",
-    "SOLVERS",
-    "Draw",
-    "DrawQuestion",
-    "FamilySpec",
-    "GeneratorSpec",
-    "Question",
-    "Solver",
-    "Writer",
-    "family",
-    "generator",
-    "solves",
-    "whole",
-]
-
 LEVELS: Final = (1, 2, 3, 4, 5)
 """Every family has these."""
 

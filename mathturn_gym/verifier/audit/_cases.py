@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from mathturn_gym._json import parse_json
+from mathturn_gym.base.files import parse_json
 from mathturn_gym.errors import ProblemFileError
 
 __all__ = ["Case", "load_cases"]

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 from weakref import WeakSet
 
-from mathturn_gym._calls import check_takes, name_of
-from mathturn_gym._event_loop import awaited_together
-from mathturn_gym._import_paths import import_object, import_path_of
+from mathturn_gym.base.import_paths import import_object, import_path_of
+from mathturn_gym.base.user_functions import awaited_together, check_takes, name_of
 from mathturn_gym.errors import (
     InvalidValueError,
     MissingDependencyError,

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from mathturn_gym._files import append_block, storage_errors
+from mathturn_gym.base.files import append_block, storage_errors
 from mathturn_gym.verifier.judge._question import JudgeQuestion, Opinion
 
 __all__ = ["Memory"]

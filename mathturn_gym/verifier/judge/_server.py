@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mathturn_gym._http import HttpClient, ServerGroup, servers_of
+from mathturn_gym.base.http import HttpClient, ServerGroup, servers_of
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int
 from mathturn_gym.verifier.judge._question import JudgeQuestion
 

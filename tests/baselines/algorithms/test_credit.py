@@ -25,14 +25,13 @@ from mathturn_gym.baselines import (
     TurnRLOO,
 )
 from mathturn_gym.baselines.algorithms import Part, State, registered
-from mathturn_gym.baselines.algorithms._credit import charged, continued, differ, token_gae, token_returns
-from mathturn_gym.baselines.algorithms._running_means import RunningMeans
-from mathturn_gym.baselines.algorithms.dr_grpo import EpisodeBudget
+from mathturn_gym.baselines.algorithms._credit import RunningMeans, charged, continued, differ, token_gae, token_returns
+from mathturn_gym.baselines.algorithms.grpo import EpisodeBudget
 from mathturn_gym.baselines.algorithms.reinforce import REINFORCE
-from mathturn_gym.losses import policy_loss
-from mathturn_gym.packing import PackedBatch, pack
-from mathturn_gym.returns import advantages, returns_to_go
-from mathturn_gym.synthetic import synthetic_episode
+from mathturn_gym.episodes.losses import policy_loss
+from mathturn_gym.episodes.packing import PackedBatch, pack
+from mathturn_gym.episodes.returns import advantages, returns_to_go
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode, Status, Verdict
 
 

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from mathturn_gym.baselines.classic import WindowTransformer, language_model_kwargs, load_language_model, make_token_env
 from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
-from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.decoding.grammar import answer_ids
-from mathturn_gym.dialogue import load_tokenizer
+from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.policies import BUILTIN_PATH
+from mathturn_gym.policies.sampling import answer_ids
 
 IDS = answer_ids(load_tokenizer("builtin"))
 TASK: dict[str, Any] = {"problems": "lins", "num_turns": 4, "max_completion_tokens": 8}

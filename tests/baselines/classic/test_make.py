@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mathturn_gym.baselines.classic import make_token_env
-from mathturn_gym.decoding.grammar import answer_ids
-from mathturn_gym.dialogue import load_tokenizer
+from mathturn_gym.env.dialogue import load_tokenizer
+from mathturn_gym.policies.sampling import answer_ids
 
 IDS = answer_ids(load_tokenizer("builtin"))
 TASK: dict[str, Any] = {"problems": "add1", "num_turns": 3, "max_completion_tokens": 6}

@@ -17,11 +17,11 @@ from mathturn_gym.baselines.classic import (
     load_language_model,
     make_token_env,
 )
-from mathturn_gym.decoding import BUILTIN_PATH
-from mathturn_gym.decoding.grammar import answer_ids
-from mathturn_gym.dialogue import load_tokenizer
+from mathturn_gym.env.dialogue import load_tokenizer
+from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError, PolicyError
-from mathturn_gym.rollout import collect
+from mathturn_gym.policies import BUILTIN_PATH
+from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.types import Policy
 
 IDS = answer_ids(load_tokenizer("builtin"))
@@ -82,7 +82,7 @@ def test_it_samples_from_the_policys_own_distribution() -> None:
 
 def test_a_language_model_and_its_copy_say_the_same() -> None:
     """At the same seeds: the warm start as it is, and as the policy that a classic algorithm begins with."""
-    from mathturn_gym.decoding.grammar import AnswerGrammar, mask_logits
+    from mathturn_gym.policies.sampling import AnswerGrammar, mask_logits
     from mathturn_gym.wrappers.policy import CausalLMPolicy
 
     model, env = model_of("PPO", **language_model_kwargs(BUILTIN_PATH))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems.families.sums import Addition, Multiplication
+from mathturn_gym.problems.families.arithmetic import Addition, Multiplication
 
 
 @pytest.mark.parametrize(("source", "sign"), [(Addition(3), "+"), (Multiplication(2), "*"), (Multiplication(1), "*")])

@@ -8,8 +8,7 @@ import pytest
 import sympy
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mathturn_gym.problems.oracle._exact import (
+from oracle._exact import (
     Polynomial,
     area,
     exact_log,
@@ -19,7 +18,7 @@ from mathturn_gym.problems.oracle._exact import (
     solve_linear,
     value,
 )
-from mathturn_gym.problems.oracle._reading import UnreadableError, expression
+from oracle._reading import UnreadableError, expression
 
 X = sympy.Symbol("x")
 small = st.integers(-9, 9)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from oracle import UnreadableError, disagreement, disagreements
 
 from mathturn_gym.problems import FAMILIES, LEVELS, NAMES, Family, Mixture, load_problems
 from mathturn_gym.problems.families.registry import SOLVERS
-from mathturn_gym.problems.oracle import UnreadableError, disagreement, disagreements
 from mathturn_gym.types import Problem
 
 ITEMS = 10_000  # per family

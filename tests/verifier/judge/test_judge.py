@@ -20,13 +20,13 @@ import pytest
 
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym import collect
-from mathturn_gym.config import EnvConfig
-from mathturn_gym.dialogue import Dialogue
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.env.verification import get_verifier
+from mathturn_gym.episodes.metrics import summarize
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, VerifierError
-from mathturn_gym.metrics import summarize
 from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.types import Problem, Status, Verdict
-from mathturn_gym.verification import get_verifier
 from mathturn_gym.verifier import Verifier
 from mathturn_gym.verifier.judge import JudgeCounts, JudgedVerifier, JudgeQuestion, ServerJudge
 

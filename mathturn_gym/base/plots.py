@@ -1,0 +1,46 @@
+"""Pictures of matplotlib that touch none of its global state, and names in them as they are."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from mathturn_gym.base.text import visible
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure of its own.
+
+    Args:
+        width: In inches.
+        height: In inches.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes a figure as a PNG.
+
+    Args:
+        figure: From `new_figure`.
+        path: File to write.
+    """
+    with warnings.catch_warnings():
+        # A name may have characters that the font has not: a box stands for them, and that is all there is to say.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        figure.savefig(str(path), dpi=110)
+
+
+def plain_label(text: str) -> str:
+    """A name as it is: matplotlib would read formulas between dollar signs, and leave out what begins with `_`."""
+    shown = visible(text).replace("$", r"\$")
+    return f"\u200b{shown}" if shown.startswith("_") else shown

@@ -1,0 +1,150 @@
+"""An episode as people read it: a dialogue with verdicts and rewards, as text (colored in a terminal) and as HTML.
+
+    problem and turns, or an Episode ─► lines (who, what kind, text) ─► text, HTML
+
+What a model wrote is shown, never followed: markup is text, control characters are made visible.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mathturn_gym.base.text import verdict_text, visible
+from mathturn_gym.show.notebook import Line, dialogue_html
+from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord, Verdict
+
+_ANSI: Final = {
+    "system": "2",
+    "problem": "1;36",
+    "turn": "1",
+    "feedback": "36",
+    "end": "2",
+    Status.RIGHT: "1;32",
+    Status.WRONG: "1;31",
+    Status.NO_ANSWER: "1;33",
+    Status.UNDECIDED: "1;35",
+}
+_END: Final = {
+    StopReason.SOLVED: "solved",
+    StopReason.TURNS: "all turns used",
+    StopReason.CONTEXT: "context budget used up",
+    StopReason.TOKENS: "token budget used up",
+    StopReason.TIME: "time budget used up",
+}
+
+
+class RenderedDialogue(str):
+    """A dialogue as text, which a notebook shows as HTML.
+
+    Args:
+        text: The dialogue.
+        page: The same as HTML.
+    """
+
+    _page: str
+
+    def __new__(cls, text: str, page: str = "") -> RenderedDialogue:  # noqa: D102 - the class docstring has the Args
+        rendered = super().__new__(cls, text)
+        rendered._page = page
+        return rendered
+
+    def _repr_html_(self) -> str:
+        return self._page
+
+
+def render_dialogue(
+    problem: Problem,
+    turns: Sequence[TurnRecord],
+    stop_reason: StopReason | None,
+    *,
+    system_prompt: str | None = None,
+    color: bool | None = None,
+) -> RenderedDialogue:
+    """The whole dialogue as one text, which a notebook shows as HTML.
+
+    Args:
+        problem: Shown first.
+        turns: Shown in order, each with its verdict and reward.
+        stop_reason: Shown last.
+        system_prompt: Shown before the problem, if any.
+        color: With ANSI color codes; None asks the terminal.
+    """
+    lines = [
+        *_head(problem.id, problem.prompt, system_prompt),
+        *(line for index, turn in enumerate(turns) for line in _turn(index, turn)),
+        *_end(stop_reason, [turn.reward for turn in turns]),
+    ]
+    return _render(lines, color)
+
+
+def render_episode(episode: Episode, *, color: bool | None = None) -> RenderedDialogue:
+    """An episode's dialogue: what `print(episode)` shows.
+
+    Args:
+        episode: Where it was kept without its texts, token counts stand for them.
+        color: With ANSI color codes; None asks the terminal.
+    """
+    prompt = episode.prompt or f"({episode.prompt_length} tokens; this episode was kept without its texts)"
+    lines = _head(episode.problem_id, prompt, None)
+    for turn in episode.turns:
+        text = f"({len(turn.ids)} tokens)" if turn.response is None else turn.response
+        lines += _said(turn.index, text, turn.verdict, turn.reward, turn.feedback)
+    lines += _end(episode.stop_reason, episode.rewards.tolist(), episode.gold)
+    return _render(lines, color)
+
+
+def print_new(
+    problem: Problem, turns: Sequence[TurnRecord], stop_reason: StopReason | None, *, system_prompt: str | None = None
+) -> None:
+    """Prints to the terminal what the last `reset` or `step` added."""
+    lines = list(_turn(len(turns) - 1, turns[-1])) if turns else _head(problem.id, problem.prompt, system_prompt)
+    lines += _end(stop_reason, [turn.reward for turn in turns])
+    sys.stdout.write(_as_text(lines, _wants_color()))
+    sys.stdout.flush()
+
+
+def _head(problem_id: str, prompt: str, system_prompt: str | None) -> list[Line]:
+    system = [] if system_prompt is None else [Line("system", "system", system_prompt)]
+    return [*system, Line(f"problem {problem_id}", "problem", prompt)]
+
+
+def _turn(index: int, turn: TurnRecord) -> Iterator[Line]:
+    return _said(index, turn.response, turn.verdict, turn.reward, turn.feedback)
+
+
+def _said(index: int, response: str, verdict: Verdict, reward: float, feedback: str) -> Iterator[Line]:
+    yield Line(f"turn {index + 1}", "turn", response or "(nothing)")
+    yield Line("  verdict", verdict.status, f"{verdict_text(verdict)} · {reward:+g}")
+    if feedback:
+        yield Line("feedback", "feedback", feedback)
+
+
+def _end(stop_reason: StopReason | None, rewards: Sequence[float], gold: Sequence[str] = ()) -> list[Line]:
+    lines = [Line("gold", "end", " or ".join(gold))] if gold else []
+    if stop_reason is not None:
+        turns = f"{len(rewards)} turn{'' if len(rewards) == 1 else 's'}"
+        lines.append(Line("end", "end", f"{_END[stop_reason]} · {turns} · total reward {sum(rewards):+g}"))
+    return lines
+
+
+def _render(lines: Sequence[Line], color: bool | None) -> RenderedDialogue:
+    return RenderedDialogue(_as_text(lines, _wants_color() if color is None else color), dialogue_html(lines))
+
+
+def _as_text(lines: Sequence[Line], color: bool) -> str:
+    shown = []
+    for who, kind, text in lines:
+        label, said = visible(who), visible(text)
+        if color:
+            label = f"\x1b[{_ANSI[kind]}m{label}\x1b[0m"
+            said = f"\x1b[{_ANSI[kind]}m{said}\x1b[0m" if isinstance(kind, Status) else said
+        shown.append(f"{label}: {said}\n")
+    return "".join(shown)
+
+
+def _wants_color() -> bool:
+    """A terminal that was not asked to stay plain (see no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

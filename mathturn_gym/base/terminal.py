@@ -1,0 +1,43 @@
+"""The terminal, on which nothing that a stranger wrote moves the cursor, changes a color or turns a line around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderHook
+from rich.segment import Segment
+
+from mathturn_gym.base.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, ConsoleRenderable
+
+
+def terminal(**options: Any) -> Console:
+    """A console that shows `visible` texts alone, whoever prints what to it.
+
+    Markup is a matter of its own: texts of others are printed with `markup=False`, or as `plain_text`.
+
+    Args:
+        **options: Of `rich.console.Console`.
+    """
+    console = Console(**options)
+    console.push_render_hook(_VisibleTexts())
+    return console
+
+
+class _VisibleTexts(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Visible(one) for one in renderables]
+
+
+class _Visible:
+    """What is to be shown, made visible after it was laid out: rich's own controls are segments of another kind."""
+
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)

@@ -1,0 +1,487 @@
+"""A run's folder: what is in it, written so that an interrupt at any moment leaves files that load.
+
+    RUN/config.json       everything that decides the run (`RunConfig`)
+    RUN/metrics.jsonl     one line per iteration, flushed
+    RUN/episodes_*.jsonl  some episodes of each evaluation, as text beside the token ids (`_kept_episodes`)
+    RUN/tensorboard/      event files, where tensorboard is installed
+    RUN/checkpoint/       the newest checkpoint (`_checkpoints`)
+    RUN/checkpoint-N/     those before it, after N iterations, as many as `keep` says
+    RUN/result.json       how it ended, and its figures on the test split; its presence means that the run is done
+    RUN/curve.png         where matplotlib is installed
+    RUN/.lock             held by the process that trains here
+
+A checkpoint is written beside the old one and takes its place by renaming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mathturn_gym.base.files import locked, parse_json, storage_errors, sync, tidy, write_atomically, write_json
+from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.base.render import render_episode
+from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
+from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.env.config import code_of
+from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError, StorageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from mathturn_gym.types import Episode
+    from mathturn_gym.wrappers.policy import CausalLMPolicy
+
+_CHECKSUMS: Final = "checksums.json"
+_CHUNK: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a trainer needs to go on, besides the weights.
+
+    Args:
+        iteration: Iterations done.
+        steps: Gradient steps of the policy.
+        numbers: JSON types, by name: tokens and CPU seconds used, and what the algorithm keeps.
+        tensors: By name: the optimizers' state, and what the algorithm keeps.
+    """
+
+    iteration: int
+    steps: int
+    numbers: Mapping[str, Any]
+    tensors: Mapping[str, torch.Tensor]
+
+
+def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) -> None:
+    """Writes a checkpoint into a new folder, down to the disk.
+
+    Args:
+        folder: It must not exist.
+        policy: Is written with its tokenizer, and with how it is sampled.
+        state: The trainer's.
+
+    Raises:
+        StorageError: the disk is full.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        policy.save_pretrained(folder)
+        tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
+        save_file(tensors, folder / "trainer.safetensors")
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise StorageError(f"{folder} cannot be written: {error}") from error
+    facts = {"iteration": state.iteration, "steps": state.steps, "numbers": dict(state.numbers)}
+    (folder / "trainer.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    sums = {file.name: _checksum(file) for file in sorted(folder.iterdir())}
+    (folder / _CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    sync(folder)  # a power loss must not leave names whose content has not arrived
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Raises `CheckpointError` unless every file of a checkpoint is there as it was written."""
+    try:
+        sums = parse_json((folder / _CHECKSUMS).read_bytes())
+        if not isinstance(sums, dict):
+            raise TypeError(f"{_CHECKSUMS} must hold a JSON object")
+        for name, expected in sums.items():
+            if _checksum(folder / name) != expected:
+                raise CheckpointError(f"{folder / name} is not as it was written: truncated, or changed since")
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{str(folder)!r} is no whole checkpoint: {error}") from error
+
+
+def load_checkpoint(path: str | Path) -> TrainerState:
+    """The trainer's state in a checkpoint's folder.
+
+    Raises:
+        CheckpointError: a file is missing or broken.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(path)
+    try:
+        facts = parse_json((folder / "trainer.json").read_bytes())
+        tensors = load_file(folder / "trainer.safetensors")
+        return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
+        raise CheckpointError(f"{str(folder)!r} is no checkpoint that can be resumed: {error}") from error
+
+
+def iteration_of(folder: Path) -> int:
+    """After how many iterations a checkpoint was written; 0 where it does not say."""
+    try:
+        return int(parse_json((folder / "trainer.json").read_bytes())["iteration"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return 0
+
+
+def fingerprint(path: Path) -> str | None:
+    """A text that changes when the weights in a folder do; None where there are none.
+
+    Args:
+        path: A folder with weights: a checkpoint, or any Hugging Face folder.
+    """
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
+    files = [file for file in files if file.name != "trainer.safetensors"]
+    return ",".join(f"{file.name}:{_checksum(file)}" for file in files) or None
+
+
+def _checksum(file: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# ---- a run's folder: what is in it, written so that an interrupt at any moment leaves files that load
+
+
+_LOG = logging.getLogger(__name__)
+_NEWEST: Final = "checkpoint"
+_FRESH: Final = ".checkpoint.new"
+_OLDER: Final = re.compile(r"checkpoint-(\d+)")
+_OURS: Final = re.compile(r"\.lock|\..*\.new")
+"""What a process that died before it wrote its config leaves behind."""
+
+
+class RunFolder:
+    """The folder of one run, open for writing by this process alone.
+
+    Args:
+        path: The folder.
+        config: Is written there.
+        resume: Go on from the folder's newest checkpoint; its config must be the same.
+        overwrite: Delete an earlier run in this folder. Only a folder with a `config.json` is taken for one.
+
+    Raises:
+        InvalidValueError: the folder holds something already, and neither `resume` nor `overwrite` was asked for.
+        CheckpointError: `resume`, and the folder's config differs or cannot be read.
+        LockedError: another process trains in this folder.
+        StorageError: the folder cannot be written.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, path: str | Path, config: RunConfig, *, resume: bool = False, overwrite: bool = False) -> None:
+        self.path = Path(path)
+        self._config, self._config_file = config, self.path / "config.json"
+        self._events: Any = None
+        self._wandb: Any = None
+        self._save_every = config.save_every
+        self._held = ExitStack()
+        self._check_it_is_a_runs()
+        with storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._held.enter_context(locked(self.path / ".lock"))
+        except LockedError as error:
+            raise LockedError(
+                f"run_dir {str(self.path)!r}: another process trains there; choose another folder"
+            ) from error
+        try:
+            self._open(resume, overwrite)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_it_is_a_runs(self) -> None:
+        """Leaves alone what is not ours."""
+        if not self.path.exists():
+            return
+        entries = [one.name for one in self.path.iterdir()] if self.path.is_dir() else ["(a file)"]
+        if not self._config_file.is_file() and any(_OURS.fullmatch(name) is None for name in entries):
+            raise InvalidValueError(f"run_dir {str(self.path)!r} exists and is no run's folder; choose another")
+
+    def _open(self, resume: bool, overwrite: bool) -> None:
+        if self._config_file.is_file():
+            if resume:
+                self._check_same()
+            elif overwrite:
+                self._empty()
+            else:
+                raise InvalidValueError(
+                    f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
+                )
+        self._tidy()
+        write_json(self._config_file, self._config.to_json())
+
+    def _tidy(self) -> None:
+        """Deletes what a process that was killed here has left half-written."""
+        tidy(self.path)
+        shutil.rmtree(self.path / _FRESH, ignore_errors=True)
+
+    def _drop_outdated(self) -> None:
+        for outdated in self.checkpoints()[self._config.keep :]:
+            shutil.rmtree(outdated, ignore_errors=True)
+
+    def _empty(self) -> None:
+        with storage_errors(self.path):
+            # The config goes last: without it, what a second Ctrl-C leaves would be nobody's folder.
+            for one in sorted(self.path.iterdir(), key=lambda one: one.name == "config.json"):
+                if one.name != ".lock":
+                    shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+    # ---- metrics
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The lines of metrics.jsonl so far."""
+        return read_metrics(self.path)
+
+    def start_metrics(self, iteration: int) -> None:
+        """Drops the lines of iterations after `iteration` (they will be written again), and opens the event file."""
+        file = self.path / "metrics.jsonl"
+        kept = [line for line in self.metrics() if line["iteration"] <= iteration] if file.exists() else []
+        write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept))
+        drop_episodes(self.path, iteration)
+        if self._config.wandb_project is not None:
+            self._wandb = _start_wandb(self._config, self.path)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            _LOG.warning("tensorboard is not installed: no event files (pip install 'mathturn-gym[train]')")
+            return
+        with storage_errors(self.path / "tensorboard"):
+            self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=iteration + 1)
+
+    def log(self, metrics: Mapping[str, float]) -> None:
+        """Appends one iteration's figures ("iteration" among them), flushed."""
+        with storage_errors(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(metrics)) + "\n")
+        if self._wandb is not None:
+            self._wandb.log(dict(metrics), step=int(metrics["iteration"]))
+        if self._events is not None:
+            with storage_errors(self.path / "tensorboard"):
+                for name, value in metrics.items():
+                    self._events.add_scalar(name, value, int(metrics["iteration"]))
+                self._events.flush()
+
+    def keep_episodes(self, name: str, episodes: Sequence[Episode], iteration: int) -> None:
+        """Keeps episodes of an iteration, and shows the first of them in TensorBoard.
+
+        Args:
+            name: "validation" or "train".
+            episodes: Those to keep.
+            iteration: Iterations that were done when they were played.
+        """
+        with storage_errors(self.path):
+            append_episodes(self.path, name, episodes, iteration)
+        if self._events is not None and episodes:
+            # Four spaces make it code in Markdown, whatever it says.
+            lines = render_episode(episodes[0], color=False).splitlines()
+            with storage_errors(self.path / "tensorboard"):
+                self._events.add_text(f"episodes/{name}", "\n".join(f"    {line}" for line in lines), iteration)
+
+    # ---- checkpoints
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Folder of the newest checkpoint."""
+        return self.path / _NEWEST
+
+    def checkpoints(self) -> list[Path]:
+        """Folders of checkpoints, the newest first."""
+        older = [one for one in self.path.iterdir() if _OLDER.fullmatch(one.name) and one.is_dir()]
+        newest = [self.checkpoint_path] if self.checkpoint_path.is_dir() else []
+        return newest + sorted(older, key=lambda one: int(one.name.partition("-")[2]), reverse=True)
+
+    def whole_checkpoint(self) -> Path | None:
+        """The newest checkpoint whose files are as they were written; None where a run has not come to its first.
+
+        Those before it that a process was about to delete when it was killed are deleted.
+
+        Raises:
+            CheckpointError: there are checkpoints and none of them is whole, or they were deleted.
+        """
+        problems = []
+        for checkpoint in self.checkpoints():
+            try:
+                verify_checkpoint(checkpoint)
+            except CheckpointError as error:
+                problems.append(str(error))
+                continue
+            if not problems:  # of a broken one, what came before is needed until the next is written
+                self._drop_outdated()
+            for problem in problems:
+                _LOG.warning("%s; going on from %s, the checkpoint before", problem, checkpoint.name)
+            return checkpoint
+        if problems:
+            raise CheckpointError(f"no checkpoint of {str(self.path)!r} can be gone on from: {'; '.join(problems)}")
+        self._check_none_was_deleted()
+        return None
+
+    def save(self, policy: CausalLMPolicy, state: TrainerState) -> None:
+        """Writes a checkpoint in place of the one before, which is kept as `checkpoint-N` as long as `keep` says.
+
+        Raises:
+            StorageError: it cannot be written; the checkpoint before is still there.
+        """
+        fresh = self.path / _FRESH
+        with storage_errors(fresh):
+            shutil.rmtree(fresh, ignore_errors=True)
+            write_checkpoint(fresh, policy, state)
+            if self.checkpoint_path.exists():
+                aside = self.path / f"{_NEWEST}-{iteration_of(self.checkpoint_path)}"
+                shutil.rmtree(aside, ignore_errors=True)
+                self.checkpoint_path.rename(aside)
+            fresh.rename(self.checkpoint_path)
+            sync(self.path, whole=False)
+        self._drop_outdated()
+
+    def close(self) -> None:
+        """Closes the event file and the Weights & Biases run, and lets other processes in."""
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        self._held.close()
+
+    # ---- resuming
+
+    def _check_same(self) -> None:
+        """A run goes on as it began: another config is another run."""
+        before, now = read_object(self._config_file), self._config.to_json()
+        was, wanted = flat(before), flat(now)
+        if isinstance(every := was.get("save_every"), int):
+            self._save_every = max(self._save_every, every)
+        free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept"}
+        if self._config.optimization.schedule == "constant":  # a longer run is the same run, only longer
+            free |= {"budget.episodes", "budget.tokens", "budget.total_tokens"}
+        differ = sorted(
+            name for name in wanted.keys() | was.keys() if name not in free and was.get(name) != wanted.get(name)
+        )
+        if differ:
+            shown = ", ".join(f"{name} was {was.get(name)!r}, is {wanted.get(name)!r}" for name in differ)
+            raise CheckpointError(f"{str(self.path)!r} cannot be resumed with another config: {shown}")
+
+    def _check_none_was_deleted(self) -> None:
+        """A run that has passed its first checkpoint must not begin anew without a word."""
+        lines = self.metrics() if (self.path / "metrics.jsonl").exists() else []
+        reached = int(lines[-1]["iteration"]) if lines else 0
+        # At `save_every` itself it may have died between the line and the checkpoint.
+        if reached > self._save_every or (self.path / "result.json").exists():
+            raise CheckpointError(
+                f"{str(self.path)!r} has no checkpoint, but its metrics reach iteration {reached}: put checkpoint/ back,"
+                " or overwrite the run"
+            )
+        if lines:
+            _LOG.warning("%s was interrupted before its first checkpoint: it begins again", self.path)
+
+
+def read_config(run_dir: str | Path) -> RunConfig:
+    """The config that a run folder was begun with.
+
+    Raises:
+        CheckpointError: the folder holds no run, or its config cannot be read.
+    """
+    file, stored = _stored(run_dir)
+    try:
+        return RunConfig.from_json(stored)
+    except InvalidValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _stored(run_dir: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The file of a run's config, and what it holds."""
+    file = Path(run_dir) / "config.json"
+    if not file.is_file():
+        raise CheckpointError(f"no run in {str(run_dir)!r}: it has no config.json")
+    return file, read_object(file)
+
+
+def code_named_in(run_dir: str | Path) -> list[str]:
+    """The import paths in a run's config: whoever goes on with the run, or plays its environment, runs that code.
+
+    Args:
+        run_dir: The run's folder.
+
+    Raises:
+        CheckpointError: its config cannot be read.
+    """
+    _, config = _stored(run_dir)
+    tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
+    parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
+    others = [parts["algorithm"].get("name"), parts["policy"].get("model")]
+    own = [one for one in others if isinstance(one, str) and is_import_path(one)]
+    return [*code_of(parts["env"]), *own]
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
+    """The lines of a run's metrics.jsonl; a last line that was cut off by a crash is left out.
+
+    Raises:
+        CheckpointError: the file is missing, or broken before its last line.
+    """
+    file = Path(run_dir) / "metrics.jsonl"
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    rows: list[dict[str, float]] = []
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        if row is not None:
+            rows.append(row)
+        elif number < len(lines):
+            raise CheckpointError(f"{file}, line {number} is not a JSON object with an iteration")
+    return rows
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
+    try:
+        data = parse_json(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _row(line: bytes) -> dict[str, float] | None:
+    """A line as a dictionary; None for one that a crash cut off or filled with zeros."""
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        nested = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return found
+
+
+def _start_wandb(config: RunConfig, path: Path) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingDependencyError(
+            "wandb_project needs Weights & Biases: pip install 'mathturn-gym[wandb]'"
+        ) from error
+    return wandb.init(project=config.wandb_project, name=path.name, dir=str(path), config=config.to_json())

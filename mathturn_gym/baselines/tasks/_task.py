@@ -1,0 +1,349 @@
+"""A task's file, read and checked."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
+from mathturn_gym.baselines.overrides import changed, dotted
+from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
+from mathturn_gym.policies import PolicyConfig
+from mathturn_gym.types import Status, TurnContext, Verdict
+
+_NUMBER: Final = re.compile(r"-?\d{1,20}")
+_SAYS: Final = re.compile(r"(?:[=:≈]|\b(?:is|are))$")
+_OPERATORS: Final = tuple("+-*/×÷·^(")
+
+
+def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
+    """Right where the last whole number of a response is an accepted answer.
+
+    `4 + 1 = 5` is an equation, which the built-in verifier takes for work left undone. A small chat model answers sums in
+    just this way; here what stands last is what it says the result is.
+
+    Args:
+        response: What the model wrote.
+        gold: The accepted answer, or several; whole numbers.
+
+    Returns:
+        The verdict, with the number as its answer: which answers a model gives again is measured.
+
+    >>> last_number("4 + 1 = 5", "5").answer, last_number("It is 4+1.", "5").status.value, last_number("No idea", "5").reason
+    ('5', 'wrong', 'no number')
+    """
+    numbers = list(_NUMBER.finditer(response))
+    if not numbers:
+        return Verdict(Status.NO_ANSWER, "no number")
+    value = int(numbers[-1][0])
+    accepted = [one for one in ((gold,) if isinstance(gold, str) else gold) if _NUMBER.fullmatch(one)]
+    match = next((one for one in accepted if int(one) == value), None)
+    return Verdict(
+        Status.WRONG if match is None else Status.RIGHT,
+        "different" if match is None else "equal",
+        answer=str(value),
+        span=numbers[-1].span(),
+        gold=match or (accepted[-1] if accepted else None),
+        tier="custom",
+        rule="number",
+    )
+
+
+def ended_number(context: TurnContext) -> Verdict:
+    """`last_number` where it is said to be the result, by a turn that ended before its budget did; any other has no answer.
+
+    "To solve the equation 7x+8 = 15, we need" ends, where the budget is small, at "To solve the equation 7x+8 = 1", whose last
+    number is the answer to that very equation. A policy that is rewarded for this learns to copy equations; and one whose texts
+    must end learns to end them at "7x + 8", which is right wherever the answer is 8. So the number must stand behind "=", ":" or
+    "is", or be the only one, and belong to no formula that goes on.
+
+    Args:
+        context: The turn. One whose last token came just in time has used its whole budget, and counts as cut off; where a text is
+            judged without its tokens (`max_tokens` is 0), nothing is known to have been cut off.
+
+    >>> from dataclasses import replace
+    >>> import numpy as np
+    >>> from mathturn_gym.types import Problem
+    >>> turn = TurnContext(Problem("p/1", "Solve 7x+8=15 for x.", "1"), 0, 4, "x = 1", ids=np.arange(4), max_tokens=12)
+    >>> ended_number(turn).status.value, ended_number(replace(turn, max_tokens=4)).reason
+    ('right', 'cut off')
+    >>> ended_number(replace(turn, response="7x + 1")).reason
+    'not said to be the result'
+    """
+    if 0 < context.max_tokens <= len(context.ids):
+        return Verdict(Status.NO_ANSWER, "cut off")
+    found = last_number(context.response, context.problem.gold)
+    if found.span is not None and not _is_said(context.response, *found.span):
+        return Verdict(Status.NO_ANSWER, "not said to be the result")
+    return found
+
+
+def _is_said(text: str, start: int, end: int) -> bool:
+    """Whether the number at a place is said to be a result, as far as its neighbours tell."""
+    before = text[:start].rstrip(" *$")
+    if text[end : end + 1].isalpha() or before.endswith(_OPERATORS):
+        return False
+    return _SAYS.search(before) is not None or len(_NUMBER.findall(text)) == 1
+
+
+# ---- a task's file, read and checked
+
+
+_FOLDER: Final = Path(str(files("mathturn_gym.baselines.tasks")))
+_LOG = logging.getLogger(__name__)
+_TUNED: Final = ("entropy_weight", "critic_learning_rate")
+_FIGURE: Final = re.compile(r"acc@[1-9]\d*")
+_TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")
+_KEYS: Final = ("about", "base", "algorithm", "algorithms", "scale", "threads", "save_every", "keep", *_TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task, from its file.
+
+    Args:
+        name: Of the package's task, or the stem of the user's file.
+        path: The file.
+        about: What it is, in a line or two.
+        algorithm: Name of the algorithm that runs where none is named.
+        tables: Of a run, by the part's name, as in the file; and fields of the run itself.
+        algorithms: By name of the algorithm (or "classic", for all of that kind), what was tuned for it.
+        sampling: How an evaluation samples, whatever the policy: fields of `PolicyConfig`.
+        samples: Episodes per problem of an evaluation.
+        scale: By figure ("acc@1"), what blind guessing reaches and what the best policy can: comparisons over several
+            tasks put the one at 0 and the other at 1.
+    """
+
+    name: str
+    path: Path
+    about: str
+    algorithm: str
+    tables: Mapping[str, Any]
+    algorithms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    samples: int = 1
+    scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def env(self) -> EnvConfig:
+        """Environment and splits."""
+        env: EnvConfig = part_from_json("env", self.tables["env"])
+        return env
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """The policy that is played and trained where none is named; of a policy per seed, that of seed 0."""
+        policy: PolicyConfig = part_from_json("policy", _of_seed(self.tables, 0).get("policy", {}))
+        return policy
+
+    @property
+    def trains(self) -> bool:
+        """True where the file has a budget; else it is for evaluations, and training needs one."""
+        return "budget" in self.tables
+
+    def config(
+        self,
+        algorithm: str | BaseAlgorithm | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        budget: Mapping[str, Any] | None = None,
+    ) -> RunConfig:
+        """The run of an algorithm on this task; "{seed}" in `policy.model` is the run's seed.
+
+        Args:
+            algorithm: A name, the import path of a class of your own, or an algorithm with its options; None is the
+                task's own. A name brings what was tuned for it here; an object has its options already.
+            settings: Values by "FIELD" or "PART.FIELD"; they win over the file's.
+            budget: Fields of `Budget`, in place of the file's budget.
+
+        Raises:
+            InvalidValueError: an unknown name or setting (the nearest is suggested), a value outside its range, or no
+                budget, neither in the file nor here.
+
+        >>> load_task("lins").config("grpo", {"clip": 0.1}, budget={"tokens": 1000}).algorithm
+        GRPO(entropy_weight=0.005, kl_weight=0.0, reward_kl=0.0, group_size=2, clip=0.1, clip_high=None, discount=1.0)
+        """
+        if budget is None and not self.trains:
+            raise InvalidValueError(
+                f"task {self.name!r} is for evaluations, its file has no [budget]: give one to train on it, as --episodes"
+            )
+        kind: type[BaseAlgorithm]
+        if isinstance(algorithm, BaseAlgorithm):
+            kind = type(algorithm)
+            parts = {**self._parts(kind), "algorithm": algorithm.to_json()}
+        else:
+            name = self.algorithm if algorithm is None else algorithm
+            kind = algorithm_named(name)
+            parts = self._tuned({**self._parts(kind), "algorithm": {"name": name}}, name, kind)
+        if budget is not None:
+            parts["budget"] = dict(budget)
+        given = dotted(settings or {})
+        parts = {**changed(self._suited(parts, given), given, kind), "task": self.name}
+        options = {key: value for key, value in parts.pop("algorithm").items() if key != "name"}
+        parts = _of_seed(parts, parts.get("seed", 0))
+        return RunConfig.from_json(parts, algorithm=kind.from_options(options))
+
+    def _suited(self, parts: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The tables without what was tuned for the task's own policy, where another one is trained.
+
+        Learning rates of a hundred thousand parameters break a model of a hundred million, and so do entropy bonuses.
+        """
+        own = parts.get("policy", {}).get("model", PolicyConfig().model)
+        model = next((settings[name] for name in ("policy.model", "model") if name in settings), own)
+        if model == own:
+            return parts
+        gone = {"optimization": ("learning_rate", "final_learning_rate"), "algorithm": _TUNED}
+        left = {part: {k: v for k, v in parts.get(part, {}).items() if k not in gone[part]} for part in gone}
+        _LOG.info(
+            "learning rates and entropy bonus of task %s were tuned for %r: defaults for %r", self.name, own, model
+        )
+        return {**parts, **{part: table for part, table in left.items() if part in parts}}
+
+    def _parts(self, algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
+        """The file's tables, without what the algorithm does not read."""
+        read = [name for name in self.tables if name != "optimization" or algorithm.reads_optimization]
+        return {name: dict(self.tables[name]) if name in PARTS else self.tables[name] for name in read}
+
+    def _tuned(self, parts: dict[str, Any], name: str, kind: type[BaseAlgorithm]) -> dict[str, Any]:
+        """The tables with what the file says of an algorithm, and of all of its kind."""
+        for table in (self.algorithms.get(kind.kind, {}), self.algorithms.get(name, {})):
+            options = {key: value for key, value in table.items() if key not in PARTS}
+            others = {key: value for key, value in table.items() if key in PARTS}
+            parts = changed(parts, {**others, "algorithm": options}, kind)
+        return parts
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of the package's tasks."""
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
+
+
+def load_task(task: str | Path) -> Task:
+    """A task by its name or file.
+
+    Args:
+        task: A name of `task_names()`, or the path of a TOML file. With `base = "lins"` (or `base = "other.toml"`, a
+            file beside it) a file has everything of that task, and says what differs.
+
+    Raises:
+        InvalidValueError: unknown name (the nearest is suggested); a file that cannot be read; an unknown key in it, or
+            a value outside its range.
+    """
+    path = _path(task)
+    data = _whole(path, task)
+    if "env" not in data:
+        raise InvalidValueError(f"task {str(task)!r} lacks the table [env]")
+    for name in _TABLES:
+        if not isinstance(data.get(name, {}), dict):
+            raise InvalidValueError(f"task {str(task)!r}: {name} must be a table, as [{name}], got {data[name]!r}")
+    about, algorithm, algorithms, scale = (
+        data.pop(name, None) for name in ("about", "algorithm", "algorithms", "scale")
+    )
+    sampling = data.pop("sampling", {})
+    for name in sampling:
+        if name not in _SAMPLING:
+            raise_unknown_name(f"key of [sampling] of task {str(task)!r}", name, _SAMPLING)
+    samples = check_int("sampling.samples", sampling.pop("samples", 1), low=1)
+    found = Task(
+        name=path.stem,
+        path=path,
+        about=str(about or ""),
+        algorithm=str(algorithm or "clipped_reinforce"),
+        tables=data,
+        algorithms=_tables(task, algorithms or {}),
+        sampling=sampling,
+        samples=samples,
+        scale=_scale(task, scale or {}),
+    )
+    # A mistake in the file is found where the file is loaded.
+    try:
+        PolicyConfig(**sampling)
+        found.config(budget=None if found.trains else {"episodes": 1})
+    except InvalidValueError as error:
+        raise InvalidValueError(f"task {str(task)!r}: {error}") from error
+    return found
+
+
+def _of_seed(parts: Mapping[str, Any], seed: object) -> dict[str, Any]:
+    """The tables with the policy of this seed: where every run has a warm start of its own, intervals over runs hold both."""
+    policy = parts.get("policy", {})
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("model"), str):
+        return dict(parts)
+    return {**parts, "policy": {**policy, "model": policy["model"].replace("{seed}", str(seed))}}
+
+
+def _path(task: str | Path) -> Path:
+    if isinstance(task, Path) or str(task).endswith(".toml"):
+        return Path(task)
+    if task not in task_names():
+        raise_unknown_name("task", task, [*task_names(), "FILE.toml"])
+    return _FOLDER / f"{task}.toml"
+
+
+def _whole(path: Path, task: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's keys, over those of its base: a task of the package, or another file; `above` are those that led here."""
+    data = _read(path)
+    for name in data:
+        if name not in _KEYS:
+            raise_unknown_name(f"key of task {str(task)!r}", name, _KEYS)
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    if isinstance(base, str) and base.endswith(".toml"):
+        below = path.parent / base
+        if below.resolve() in (seen := (*above, path.resolve())):
+            raise InvalidValueError(f"task {str(task)!r} has itself for a base, by {str(path)!r}")
+        return _merged(_whole(below, below, seen), data)
+    if base not in task_names():
+        raise_unknown_name(f"base of task {str(task)!r}", base, [*task_names(), "FILE.toml"])
+    return _merged(_read(_path(base)), data)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables in tables are merged; anything else of `above` takes the place of what is below."""
+    both = {
+        name
+        for name in below.keys() & above.keys()
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping)
+    }
+    return {**below, **above, **{name: _merged(below[name], above[name]) for name in both}}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"task {str(path)!r} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:  # integers of too many digits and endless nesting are no TOML errors
+        raise InvalidValueError(f"task {str(path)!r} is no TOML: {error}") from error
+
+
+def _tables(task: str | Path, algorithms: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(algorithms, Mapping) or not all(isinstance(one, Mapping) for one in algorithms.values()):
+        raise InvalidValueError(f"task {str(task)!r}: algorithms must be tables, as [algorithms.grpo]")
+    return algorithms
+
+
+def _scale(task: str | Path, scale: Any) -> Mapping[str, tuple[float, float]]:
+    if not isinstance(scale, Mapping):
+        raise InvalidValueError(f"task {str(task)!r}: scale must be a table, as [scale], got {scale!r}")
+    found = {}
+    for figure, ends in scale.items():
+        if not _FIGURE.fullmatch(figure) or not isinstance(ends, list) or len(ends) != 2:
+            raise InvalidValueError(
+                f'task {str(task)!r}: scale must have lines as "acc@1" = [FLOOR, CEILING], got {figure!r} = {ends!r}'
+            )
+        low, high = (check_float(f"task {str(task)!r}: scale {figure}", end, low=0.0, high=1.0) for end in ends)
+        if low > high:
+            raise InvalidValueError(f"task {str(task)!r}: scale {figure} has a floor above its ceiling, got {ends!r}")
+        found[figure] = (low, high)
+    return found

@@ -1,0 +1,707 @@
+"""The trainer of language models: one loop for every algorithm with `credit` and `loss`.
+
+    each iteration:  collect ─► credit ─► pack ─► corrections ─► minibatches: log-probs ─► loss ─► optimizer
+                                ^^^^^^                                                      ^^^^
+
+Everything random is drawn from (seed, iteration), so a resumed run continues the curve that it would have drawn.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.base.model_folders import no_progress_bars
+from mathturn_gym.baselines._batches import (
+    DryWatch,
+    batch_figures,
+    carries_signal,
+    corrected,
+    episode_of_rows,
+    groups_of,
+    rows_with_signal,
+    select_episodes,
+    uniform_share,
+)
+from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env, with_advantages
+from mathturn_gym.baselines._optimizer import CompiledLayers, Optimizer
+from mathturn_gym.baselines.algorithms import Algorithm, Part
+from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
+from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_checkpoint
+from mathturn_gym.baselines.session import Ended, Metrics, Report, RunStatus, Session, cpu_threads
+from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
+from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
+from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
+from mathturn_gym.episodes.packing.selection import micro_batch_rows
+from mathturn_gym.episodes.rollout import collect
+from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.policies import PolicyConfig, trained_logits, use_row_attention
+from mathturn_gym.problems import Curriculum
+from mathturn_gym.seeding import derive_seed
+from mathturn_gym.types import Episode, Policy
+from mathturn_gym.wrappers import load_policy
+from mathturn_gym.wrappers.policy import CausalLMPolicy
+
+_LOG = logging.getLogger(__name__)
+_MUCH: Final = 3.0
+"""A learning rate that is so many times what suits the model's size is worth a warning."""
+
+
+class Drawn(NamedTuple):
+    """Episodes of an iteration: those that are learned from, and all that were sampled for them."""
+
+    kept: Sequence[Episode]
+    sampled: Sequence[Episode]
+
+
+class DivergedError(Exception):
+    """A loss, gradient or weight became NaN or infinite: the run has nothing left to learn from."""
+
+
+class Trainer(Session):
+    """Policy, optimizer and environments of a run; `step` is one iteration.
+
+    Args:
+        config: The run.
+        policy: Train this one, in place; None loads `config.policy`.
+
+    Raises:
+        InvalidValueError: the policy cannot be trained (it is no `CausalLMPolicy`, or samples by other probabilities
+            than its model's at its temperature), or the config does not fit the environment.
+        CheckpointError: the policy does not load.
+
+    Attributes:
+        config: The run.
+        iteration: Iterations done.
+        drawn: Episodes sampled in training; the next one's index.
+        tokens: Tokens sampled in training.
+        total_tokens: All tokens of the sampled episodes, with prompts and feedback.
+        cpu_s: CPU seconds of this process spent in `step`.
+    """
+
+    def __init__(self, config: RunConfig, policy: Policy | None = None) -> None:
+        assert isinstance(config.algorithm, Algorithm)
+        self.config, self.algorithm = config, config.algorithm
+        self.iteration = self.tokens = self.total_tokens = self.drawn = 0
+        self.cpu_s = 0.0
+        self._evaluated: Sequence[Episode] = ()
+        self._learned_from: Sequence[Episode] = ()
+        self._policy = _trainable(config, policy)
+        self.model = self._policy.model
+        use_row_attention(self.model)
+        _switch_off_dropout(self.model)
+        self.config = config = dataclasses.replace(config, optimization=_for_model(config, self.model))
+        self.recomputes = _recomputes(config, self.model)
+        self._watch = DryWatch()
+        if config.optimization.gradient_checkpointing:
+            _checkpoint_gradients(self.model)
+        keeps_start = self.algorithm.needs_reference or config.optimization.log_kl
+        self._reference = self._make_reference() if keeps_start else None
+        for module in (self.model, self._reference):
+            if module is not None:
+                self.place(module)
+        self._compiled = CompiledLayers(self.model) if config.optimization.compile else None
+        self._optimizer = self.make_optimizer(self.model)
+        self.state = self.algorithm.begin(self)
+        self._num_turns = int(config.env.value("num_turns"))
+        source = config.env.problems("train")
+        self._curriculum = source if isinstance(source, Curriculum) else None
+        batch = config.optimization.batch_episodes
+        # The gold answers are for the episodes that are kept: no policy sees an info.
+        self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source, gold_in_info=True)
+        self._eval_env = validation_env(config, self._policy)
+        budget = config.budget
+        if (
+            config.optimization.schedule != "constant"
+            and budget.tokens is budget.total_tokens is budget.episodes is None
+        ):
+            _LOG.warning(
+                "optimization.schedule %r follows tokens or episodes, and the budget has CPU seconds alone: the learning"
+                " rate stays constant",
+                config.optimization.schedule,
+            )
+
+    # ---- the session
+
+    @property
+    def policy(self) -> CausalLMPolicy:
+        """The policy that is trained; its version is the number of iterations done."""
+        return self._policy
+
+    def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
+        """Iterates to the end of the run's budget, or to an interrupt, with a checkpoint at the last."""
+        with cpu_threads(self.config.threads), no_progress_bars():
+            checkpoint = self.newest(folder) if resume else None
+            if checkpoint is not None:
+                self.load(checkpoint)
+            folder.start_metrics(self.iteration if self.iteration else -1)
+            status, message = self._iterate(folder, report, interrupted)
+        episodes = self.iteration * self.config.optimization.batch_episodes
+        return Ended(status, message, episodes, self.tokens, self.cpu_s, total_tokens=self.total_tokens)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._env.close()
+        if self._eval_env is not None:
+            self._eval_env.close()
+
+    def _iterate(self, folder: RunFolder, report: Report, interrupted: Callable[[], bool]) -> tuple[RunStatus, str]:
+        config = self.config
+        every, patience = config.evaluation.every, config.evaluation.patience
+        if self.iteration == 0:
+            report({"iteration": 0, "episodes": 0, "tokens": 0, "total_tokens": 0, "cpu_s": 0.0, **self.evaluate()})
+            self._keep_episodes(folder)
+        while not self.done and not interrupted():
+            try:
+                metrics = self.step()
+            except DivergedError as error:
+                return "diverged", str(error)
+            evaluated = self.done or bool(every and self.iteration % every == 0)
+            metrics.update(self.evaluate() if evaluated else {})
+            report(metrics)
+            if evaluated:
+                self._keep_episodes(folder)
+            stale = evaluated and bool(patience) and self.is_stale(folder)
+            if stale or self.done or interrupted() or self.iteration % config.save_every == 0:
+                self.save(folder)
+            if stale and not self.done:
+                return "stopped_early", f"no better validation accuracy in {patience} evaluations"
+        return ("finished", "") if self.done else ("interrupted", "resume goes on")
+
+    # ---- an iteration
+
+    def step(self) -> Metrics:
+        """Plays a batch of episodes, learns from them, and returns the iteration's figures.
+
+        Raises:
+            DivergedError: a loss, gradient or weight is no longer finite.
+        """
+        options, began, cpu = self.config.optimization, time.perf_counter(), time.process_time()
+        drawn = self.draw()
+        episodes = drawn.sampled
+        played = time.perf_counter()
+        for episode in episodes if self._curriculum is not None else ():
+            self._curriculum.record_episode(episode)  # type: ignore[union-attr]
+        batch = self.credit(drawn.kept)
+        self._learned_from = with_advantages(drawn.kept[: self.config.evaluation.kept], batch)
+        share = self.config.budget.share_used(
+            iteration=self.iteration,
+            tokens=self.tokens,
+            total_tokens=self.total_tokens,
+            batch_episodes=options.batch_episodes,
+        )
+        rate = options.rate(self.iteration, share)
+        figures = batch_figures(episodes, batch, self._policy.version)
+        figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        if self.algorithm.episodes_per_problem > 1:
+            figures["uniform_groups"] = uniform_share(episodes)
+        sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
+        self._watch.see(not figures["skipped"], figures["entropy"], len(episodes))
+        self.iteration += 1
+        self.drawn += len(episodes)
+        self.tokens += sampled
+        self.total_tokens += sum(len(episode.ids) for episode in episodes)
+        self._policy.version = self.iteration
+        taken = time.perf_counter()
+        self.cpu_s += time.process_time() - cpu
+        turns = sum(episode.num_turns for episode in episodes)
+        return {
+            "iteration": self.iteration,
+            "episodes": self.iteration * options.batch_episodes,
+            "tokens": self.tokens,
+            "total_tokens": self.total_tokens,
+            "cpu_s": self.cpu_s,
+            **{f"train/{name}": value for name, value in accuracy_by_turn(episodes, self._num_turns).items()},
+            "train/reward": float(np.mean([episode.rewards.sum() for episode in episodes])),
+            "train/turns": turns / len(episodes),
+            "train/completion_tokens": sampled / max(1, turns),
+            "train/learning_rate": self._optimizer.learning_rate * rate,
+            **{f"train/{name}": value for name, value in figures.items()},
+            "time/rollout_s": played - began,
+            "time/update_s": taken - played,
+            "time/tokens_per_s": batch.num_tokens / (taken - began),
+        }
+
+    def draw(self) -> Drawn:
+        """Samples the episodes of the iteration that comes next.
+
+        With `dynamic_sampling`, groups without a difference are set aside, and more groups are sampled in their place
+        (DAPO, Yu et al. 2025, arXiv:2503.14476, section 3.2); where the rounds do not suffice, they fill the batch up.
+        """
+        wanted, rounds = self.config.optimization.batch_episodes, self.config.optimization.dynamic_sampling
+        sampled: list[Episode] = []
+        told: list[Episode] = []
+        silent: list[Episode] = []
+        for _ in range(1 + rounds):
+            found = self._play(self.drawn + len(sampled))
+            sampled += found
+            for group in groups_of(found) if rounds else [found]:
+                (told if not rounds or differ(group) else silent).extend(group)
+            if len(told) >= wanted:
+                break
+        return Drawn([*told, *silent][:wanted], sampled)
+
+    def play(self) -> list[Episode]:
+        """The episodes that the next iteration learns from."""
+        return list(self.draw().kept)
+
+    def _play(self, first: int) -> list[Episode]:
+        return self.collected(
+            "train",
+            self.config.optimization.batch_episodes,
+            first_index=first,
+            group_size=self.algorithm.episodes_per_problem,
+            discount=self._discount,
+        )
+
+    def collected(self, split: Literal["train", "validation"], episodes: int, **options: Any) -> list[Episode]:
+        """Plays episodes with the policy as it is now; an engine has others play them.
+
+        Args:
+            split: Whose problems are played.
+            episodes: How many.
+            **options: Of `collect`, but for the seed.
+        """
+        env = self._env if split == "train" else self._eval_env
+        with self.autocast():
+            return collect(env, self._policy, episodes, seed=derive_seed(self.config.seed, split), **options)
+
+    def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
+        """The episodes with what the algorithm says their tokens were worth."""
+        algorithm = self.algorithm
+        if algorithm.reward_kl and algorithm.charges_turns:
+            episodes = charged(episodes, self._spent(episodes), algorithm.reward_kl, self._discount)
+        if algorithm.continues_truncated and any(episode.truncated for episode in episodes):
+            episodes = continued(episodes, self._discount)
+        found = algorithm.credit(episodes, self.state)
+        return found if isinstance(found, PackedBatch) else self.pack(episodes, found)
+
+    @property
+    def _discount(self) -> float:
+        return float(getattr(self.algorithm, "discount", 1.0))
+
+    def _spent(self, episodes: Sequence[Episode]) -> list[npt.NDArray[np.float64]]:
+        """Nats of KL from the start (k1 estimate) of each turn."""
+        reference = self.reference_logprobs(self.pack(episodes)).cpu().double().numpy()
+        drift = [e.logprobs.astype(np.float64) - row[: len(e.ids)] for e, row in zip(episodes, reference, strict=True)]
+        return [
+            np.array([one[start:end].sum() for start, end in e.turn_spans.tolist()])
+            for e, one in zip(episodes, drift, strict=True)
+        ]
+
+    def evaluate(self) -> Metrics:
+        """Accuracy by turn on the validation problems; the same episodes each time."""
+        if self._eval_env is None:
+            return {}
+        began = time.perf_counter()
+        episodes = self.collected("validation", self.config.evaluation.episodes)
+        self._evaluated = episodes[: self.config.evaluation.kept]
+        accuracy = accuracy_by_turn(episodes, self._num_turns)
+        figures = {f"validation/{name}": value for name, value in accuracy.items()}
+        return {**figures, "time/evaluation_s": time.perf_counter() - began}
+
+    def is_stale(self, folder: RunFolder) -> bool:
+        """True where the last `patience` evaluations brought nothing better than what was there before them."""
+        name, patience = f"validation/acc@{self._num_turns}", self.config.evaluation.patience
+        seen = [row[name] for row in folder.metrics() if name in row]
+        return len(seen) > patience and max(seen[-patience:]) <= max(seen[:-patience])
+
+    def newest(self, folder: RunFolder) -> Path | None:
+        """The checkpoint that a resumed run goes on from."""
+        return folder.whole_checkpoint()
+
+    def save(self, folder: RunFolder) -> None:
+        """Writes a checkpoint."""
+        folder.save(self._policy, self.checkpoint())
+
+    def _keep_episodes(self, folder: RunFolder) -> None:
+        """What was evaluated just now, and what was learned from before that."""
+        folder.keep_episodes("validation", self._evaluated, self.iteration)
+        folder.keep_episodes("train", self._learned_from, self.iteration)
+
+    @property
+    def done(self) -> bool:
+        """True once the run's episodes, tokens or CPU seconds are used up."""
+        return self.config.budget.is_used_up(
+            iteration=self.iteration,
+            tokens=self.tokens,
+            total_tokens=self.total_tokens,
+            cpu_s=self.cpu_s,
+            batch_episodes=self.config.optimization.batch_episodes,
+        )
+
+    # ---- what algorithms ask for
+
+    def make_optimizer(self, module: torch.nn.Module, learning_rate: float | None = None) -> Optimizer:
+        """An optimizer as the run has it.
+
+        Args:
+            module: What is trained.
+            learning_rate: None is the policy's.
+        """
+        options = self.config.optimization
+        rate = options.learning_rate if learning_rate is None else learning_rate
+        assert rate is not None, "a trainer's config has a learning rate by the model's size"
+        return Optimizer(module, rate, options, self.sum_gradients)
+
+    def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
+        """Episodes as a padded batch on the policy's device.
+
+        Args:
+            episodes: An iteration's.
+            advantages: Per turn; None fills in zeros, for algorithms that give each token its own: row i is episode i.
+
+        Raises:
+            InvalidValueError: no advantages, and an episode of several segments, which is several rows.
+        """
+        if advantages is None and any(len(episode.segment_starts) > 1 for episode in episodes):
+            raise InvalidValueError(
+                f"{self.algorithm.name} gives tokens their advantages, and reads an episode as one sequence: with"
+                f" history={self.config.env.value('history')!r} an episode is several; choose an algorithm that gives"
+                ' turns theirs (turn_rloo, grpo), or history="keep"'
+            )
+        per_turn = [np.zeros(e.num_turns, np.float32) for e in episodes] if advantages is None else list(advantages)
+        return pack(episodes, advantages=per_turn, device=self._policy.device)
+
+    def with_token_advantages(
+        self, batch: PackedBatch, advantages_BT: npt.NDArray[Any], returns_BT: npt.NDArray[Any] | None = None
+    ) -> PackedBatch:
+        """The batch with other advantages, and with other returns where they are given; float (B, T) each."""
+        given = {"advantages": advantages_BT, "returns": returns_BT}
+        tensors = {
+            name: torch.from_numpy(values.astype(np.float32)).to(batch.device)
+            for name, values in given.items()
+            if values is not None
+        }
+        return batch.replace_tensors(tensors)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision that models are called in, in sampling and training alike."""
+        mixed = self.config.optimization.precision == "bfloat16"
+        return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
+
+    def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
+        """The batch's episodes, shuffled anew for each epoch, in parts.
+
+        Args:
+            batch: An iteration's.
+            name: Decides the order, with seed and iteration.
+        """
+        options = self.config.optimization
+        rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
+        return [
+            select_episodes(batch, episodes)
+            for _ in range(options.epochs)
+            for episodes in np.array_split(rng.permutation(len(batch.facts)), options.minibatches)
+        ]
+
+    def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
+        """A minibatch as the parts whose gradients are accumulated."""
+        accumulate, tokens = self.config.optimization.accumulate, self.config.optimization.micro_batch_tokens
+        if tokens is not None:
+            rows = micro_batch_rows(minibatch, max_tokens=tokens, keep_episodes=True, long_alone=True)
+            return [select_rows(minibatch, part) for part in rows]
+        if accumulate == 1:
+            return [minibatch]
+        count = len(minibatch.facts)
+        return [select_episodes(minibatch, share) for share in np.array_split(np.arange(count), min(accumulate, count))]
+
+    @property
+    def fewest_episodes(self) -> int:
+        """What `parts` needs of a minibatch."""
+        return 1
+
+    def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
+        """A batch in parts as large as those that are trained on, with the numbers of their rows."""
+        options = self.config.optimization
+        shares: Sequence[Sequence[int]]
+        if options.micro_batch_tokens is None:
+            count = min(options.minibatches * options.accumulate, batch.num_rows)
+            parts = np.array_split(np.arange(batch.num_rows), count)
+            shares = [part.tolist() for part in parts]
+        else:
+            shares = micro_batch_rows(batch, max_tokens=options.micro_batch_tokens, long_alone=True)
+        for rows in shares:
+            yield np.asarray(rows, np.int64), select_rows(batch, rows)
+
+    def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor:
+        """Float (B, T): log-probs of the trained tokens under the policy at the start, without a graph."""
+        return self._in_parts(batch, self._reference_of)
+
+    def policy_logprobs(self, batch: PackedBatch) -> torch.Tensor:
+        """Float (B, T): log-probs of the trained tokens under the policy as it is, without a graph."""
+        with torch.no_grad():
+            return self._in_parts(batch, lambda part: self._logprobs(self.model, part)[0])
+
+    def _in_parts(self, batch: PackedBatch, logprobs: Callable[[PackedBatch], torch.Tensor]) -> torch.Tensor:
+        found = torch.zeros(batch.input_ids.shape, device=batch.device)
+        for rows, part in self.forward_parts(batch):
+            of_part = logprobs(part)
+            found[rows, : of_part.shape[1]] = of_part
+        return found
+
+    # ---- what is the same in one process and in many
+
+    def place(self, module: torch.nn.Module) -> None:
+        """Where an engine puts a model (the policy's, or the reference) before anything is made of its parameters."""
+
+    def load_weights(self, checkpoint: Path, *, version: int) -> None:
+        """The policy's weights, from a checkpoint's folder."""
+        self._policy.update_weights(checkpoint, version=version)
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Adds up the gradients of all who have a part of the batch, before a step; one process has all of it."""
+
+    def summed(self, value: float) -> float:
+        """A figure that every part adds to, over all who have a part of the batch."""
+        return value
+
+    def merged(self, outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+        """Figures of a minibatch from those of its parts, over all who have some.
+
+        Args:
+            outs: One of each part that was computed here.
+            sizes: Their trained tokens.
+        """
+        return merged_figures(outs, sizes)
+
+    def check_finite(self, what: str, *values: float) -> None:
+        """Raises `DivergedError` unless all values are numbers."""
+        if not all(map(math.isfinite, values)):
+            shown = ", ".join(str(value) for value in values)
+            raise DivergedError(f"iteration {self.iteration + 1}: {what} is no longer finite ({shown})")
+
+    # ---- checkpoints
+
+    def checkpoint(self) -> TrainerState:
+        """What `load` needs, besides the weights."""
+        used = {"tokens": self.tokens, "total_tokens": self.total_tokens, "cpu_s": self.cpu_s}
+        numbers: dict[str, Any] = {**used, "drawn": self.drawn}
+        numbers.update(self.state.numbers())
+        if self._curriculum is not None:
+            numbers["curriculum"] = self._curriculum.state_dict()
+        tensors = {**self._optimizer.tensors("policy"), **self.state.tensors()}
+        return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
+
+    def load(self, checkpoint: str | Path) -> None:
+        """Goes on where the trainer that saved `checkpoint` was.
+
+        Raises:
+            CheckpointError: it is missing, broken, or of another model.
+        """
+        state = load_checkpoint(checkpoint)
+        try:
+            self._optimizer.load(state.tensors, "policy", state.steps)
+            self.state.load(state.numbers, state.tensors)
+            self.load_weights(Path(checkpoint), version=max(1, state.iteration))
+            if self._curriculum is not None:
+                self._curriculum.load_state_dict(state.numbers["curriculum"])
+            self.iteration, self.tokens = state.iteration, int(state.numbers["tokens"])
+            self.drawn, self.cpu_s = int(state.numbers["drawn"]), float(state.numbers["cpu_s"])
+            if "total_tokens" not in state.numbers:
+                _LOG.warning(
+                    "%s was written before all tokens were counted: total_tokens counts from here on", checkpoint
+                )
+            self.total_tokens = int(state.numbers.get("total_tokens", 0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
+
+    # ---- inside
+
+    def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
+        """Gradient steps over the batch; the mean of each step's figures. A batch that teaches nothing moves nothing."""
+        with nullcontext() if self._compiled is None else self._compiled.used():
+            return self._stepped(batch, rate)
+
+    def _stepped(self, batch: PackedBatch, rate: float) -> Metrics:
+        learned = carries_signal(batch)
+        drift = self._drift(batch)
+        batch, corrections = corrected(batch, self)
+        figures: list[Metrics] = []
+        self.model.train()
+        for minibatch in self.minibatches(batch, "minibatches"):
+            outs, parts = [], self.parts(self._that_teaches(minibatch))
+            for part in parts:
+                with torch.set_grad_enabled(learned):
+                    out = self.loss_of(part, minibatch)
+                if learned:
+                    out.loss.backward()  # type: ignore[no-untyped-call]
+                outs.append(out.metrics())
+            norm = self._optimizer.step(rate) if learned else 0.0
+            figure = self.merged(outs, [part.count("token") for part in parts])
+            self.check_finite("loss or gradient norm", figure["loss"], norm)
+            figures.append({**figure, "grad_norm": norm})
+        self.model.eval()
+        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
+        return {**means, **corrections, **drift, "skipped": float(not learned)}
+
+    def _drift(self, batch: PackedBatch) -> Metrics:
+        """KL from the policy at the start, as the batch was sampled; nothing where the loss has it, or nobody asked."""
+        mask = batch.loss_mask
+        if not self.config.optimization.log_kl or np.any(self.algorithm.kl_weight) or not bool(mask.any()):
+            return {}
+        at_start = self.reference_logprobs(batch)
+        return {"kl": float(kl_divergence(batch.behavior_logprobs[mask], at_start[mask], "k3").mean())}
+
+    def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
+        """The rows that have a gradient: of a large model, nobody computes the others'.
+
+        Where the loss has no term for entropy or KL, a row without advantages adds nothing to it. Means stay those of the
+        whole minibatch, whose counts they are divided by.
+        """
+        if self.algorithm.entropy_weight or np.any(self.algorithm.kl_weight):
+            return minibatch
+        episodes = np.unique(episode_of_rows(minibatch)[rows_with_signal(minibatch)])
+        if not self.fewest_episodes <= len(episodes) < len(minibatch.facts):
+            return minibatch
+        return select_episodes(minibatch, episodes)
+
+    def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
+        """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""
+        logprobs, entropy = self._logprobs(self.model, part, entropy_graph=self.algorithm.entropy_weight != 0.0)
+        terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
+        if np.any(self.algorithm.kl_weight):
+            terms["reference_logprobs"] = self._reference_of(part)
+            terms["kl_weight"] = self.algorithm.kl_weight
+        return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
+
+    def _make_reference(self) -> Any:
+        """The policy as it is now, for the KL; None where the model without its new adapter is that."""
+        if self.config.policy.lora is not None and hasattr(self.model, "disable_adapter"):
+            return None
+        return copy.deepcopy(self.model).eval().requires_grad_(False)
+
+    def _reference_of(self, part: PackedBatch) -> torch.Tensor:
+        with torch.no_grad(), _as_reference(self.model, self._reference) as model:
+            return self._logprobs(model, part)[0]
+
+    def _logprobs(
+        self, model: Any, part: PackedBatch, *, entropy_graph: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with self.autocast():
+            logits = trained_logits(model, part)[:, : self._policy.vocab_size]
+        temperature = self._policy.sampling.temperature
+        return trained_logprobs(logits.float(), part, temperature=temperature, entropy_graph=entropy_graph)
+
+
+def policy_to_load(config: RunConfig) -> PolicyConfig:
+    """The policy that a run begins with, its weights in float32 unless the config says otherwise.
+
+    Raises:
+        InvalidValueError: it cannot be trained.
+    """
+    name = config.policy.model
+    if name == "random" or name.startswith(("http://", "https://", "vllm:")):
+        raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
+    changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
+    if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
+        changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
+    if Path(name).exists() or not is_import_path(name):
+        changes["options"] = {"support": True, **config.policy.options}
+    return dataclasses.replace(config.policy, **changes)
+
+
+def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
+    """The policy that a run starts from, sampled by the very probabilities that training sees."""
+    found = load_policy(policy_to_load(config)) if policy is None else policy
+    if not isinstance(found, CausalLMPolicy):
+        raise InvalidValueError(f"policy must be a CausalLMPolicy to be trained, got {type(found).__name__}")
+    sampling = found.sampling
+    if sampling.temperature == 0.0:
+        raise InvalidValueError("policy.temperature must be above 0 in training: greedy log-probs are no behavior")
+    if sampling.truncates and not found.keeps_support:
+        cut = next(
+            name for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)) if getattr(sampling, name) != off
+        )
+        raise InvalidValueError(
+            f"policy.{cut} must be off in training unless there is a top_k and the policy keeps the ids that could be drawn"
+            " (support=True): what it cuts off has a probability in the loss, and none in sampling"
+        )
+    return found
+
+
+def _for_model(config: RunConfig, model: Any) -> Optimization:
+    """The run's optimization with a learning rate, and a word where that was made for a much smaller model."""
+    options = config.optimization
+    adapter = config.policy.lora is not None or config.policy.adapter is not None
+    suited = suited_rate(sum(one.numel() for one in model.parameters()), adapter=adapter)
+    if options.learning_rate is None:
+        return dataclasses.replace(options, learning_rate=suited)
+    if options.optimizer == "adamw" and options.learning_rate > _MUCH * suited:
+        _LOG.warning(
+            "optimization.learning_rate %.2g is %.0f times what suits a model of this size (%.2g): it may break the"
+            " policy; leave it out to have it by size",
+            options.learning_rate,
+            options.learning_rate / suited,
+            suited,
+        )
+    return options
+
+
+def _recomputes(config: RunConfig, model: Any) -> bool:
+    """Whether log-probs are computed again before the first step: where half precision has sampled, unless told."""
+    asked = config.optimization.recompute_logprobs
+    halved = config.optimization.precision == "bfloat16" or next(model.parameters()).dtype.itemsize < 4
+    return halved or config.optimization.importance_cap is not None if asked is None else asked
+
+
+def _switch_off_dropout(model: torch.nn.Module) -> None:
+    """Sets every dropout of a model to 0: the policy that is trained must be the one that has sampled.
+
+    With dropout the ratio to the behavior log-probs is noise before anything was learned, and clipping cuts it off.
+    """
+    found = []
+    for name, module in model.named_modules():
+        own = ["p"] if isinstance(module, torch.nn.modules.dropout._DropoutNd) else []
+        own += [field for field in vars(module) if "dropout" in field]  # attention layers pass a number on
+        for field in own:
+            value = getattr(module, field)
+            if isinstance(value, float) and value > 0:
+                setattr(module, field, 0.0)
+                found.append(f"{name}.{field}")
+    if found:
+        _LOG.info("dropout is off in training, for ratios to mean something: %s", ", ".join(found))
+
+
+def _checkpoint_gradients(model: Any) -> None:
+    """Makes a model compute a layer's activations again in the backward pass."""
+    options = {"use_reentrant": False}  # the other kind loses gradients where a layer's inputs need none (LoRA)
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+    else:  # what older releases of transformers call it
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+
+
+@contextmanager
+def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
+    """The model as it was at the start."""
+    if frozen is not None:
+        yield frozen
+        return
+    with model.disable_adapter():
+        yield model
+
+
+def merged_figures(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+    """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
+    shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
+    weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
+    found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
+
+
+def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
+    """What one figure of several gradient steps is."""
+    return np.max if name == "ratio_max" else np.mean

@@ -1,0 +1,301 @@
+"""Options of every command that has an environment, declared once: the keywords of `EnvConfig`.
+
+    @with_env_options
+    def command(env: EnvOptions, ...) -> None:
+        config = env.config(EnvConfig(problems="lins"))
+
+The command has `--problems`, `--num-turns`, `--feedback` and all others in place of `env`; what the user gave of them is in
+it, and nothing else, so that a run's or a task's own values hold for the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
+
+import typer
+
+from mathturn_gym.base.files import parse_json
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.errors import InvalidValueError, raise_unknown_name
+
+if TYPE_CHECKING:
+    from mathturn_gym.baselines.session import Engine
+    from mathturn_gym.neighbors.engines.ray_settings import RaySettings
+    from mathturn_gym.problems import ProblemSource
+
+PROBLEMS_HELP: Final = (
+    "A name (lins:test, add2, guess8), a family (quadratic@2:test), a mixture (3*linear@1+primes), a curriculum"
+    " (curriculum:integers,linear@1-3), a file (.jsonl, .json, .csv, .parquet), a folder of save_to_disk, or"
+    " hf:NAME:CONFIG:SPLIT."
+)
+
+ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
+QuestionColumn = Annotated[
+    str | None, typer.Option(help="Column of a file or data set that holds the question, where it is not recognized.")
+]
+AnswerColumn = Annotated[str | None, typer.Option(help="Column that holds the accepted answer (or a list of them).")]
+SkipBadRows = Annotated[bool, typer.Option(help="Leave broken rows of a file or data set out, and say which.")]
+
+
+def load_source(
+    problems: str,
+    split: str | None = None,
+    question_column: str | None = None,
+    answer_column: str | None = None,
+    *,
+    skip_bad_rows: bool = False,
+    shuffle: bool | None = None,
+) -> ProblemSource:
+    """The source that the options name.
+
+    Args:
+        problems: See `PROBLEMS_HELP`.
+        split: "train", "validation", "test" or "all", or None.
+        question_column: With `answer_column`, or neither.
+        answer_column: With `question_column`, or neither.
+        skip_bad_rows: Leave broken rows out.
+        shuffle: See `load_problems`.
+
+    Raises:
+        InvalidValueError: one column without the other, or what `load_problems` refuses.
+        ProblemFileError: a file or data set is missing or broken.
+    """
+    from mathturn_gym.problems import load_problems
+
+    fields = fields_of(question_column, answer_column)
+    return load_problems(problems, split, fields=fields, skip_bad_rows=skip_bad_rows, shuffle=shuffle)
+
+
+def fields_of(question_column: str | None, answer_column: str | None) -> dict[str, str] | None:
+    """The two columns as `load_problems` takes them; None where neither was given.
+
+    Raises:
+        InvalidValueError: one without the other.
+    """
+    if question_column is None and answer_column is None:
+        return None
+    if question_column is None or answer_column is None:
+        given, other = ("question", "answer") if answer_column is None else ("answer", "question")
+        raise InvalidValueError(f"--{given}-column needs --{other}-column: say which columns both are")
+    return {"prompt": question_column, "gold": answer_column}
+
+
+# ---- options of every command that has an environment, declared once: the keywords of `EnvConfig`
+
+
+_CALLABLE: Final = "or my_module:name of your own"
+
+OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
+    "id": (str, "Environment id.", ("--env",)),
+    "problems": (str, PROBLEMS_HELP, ("--problems", "--data")),
+    "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
+    "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
+    "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
+    "tokenizer": (str, "Folder or hub name; by default the policy's own.", ()),
+    "dialogue": (str, "my_module:name of a dialogue of your own.", ()),
+    "num_turns": (int, "Turns of an episode.", ()),
+    "max_completion_tokens": (int, "The most tokens of one answer.", ()),
+    "max_context_tokens": (int, "Budget for the whole context, in tokens.", ()),
+    "max_episode_tokens": (int, "Budget of sampled tokens for all turns of an episode.", ()),
+    "max_episode_seconds": (float, "Budget of wall-clock time for an episode.", ()),
+    "stop_on_success": (bool, "End an episode at its first right answer.", ()),
+    "feedback": (str, f"Feedback mode, {_CALLABLE}.", ()),
+    "verifier": (str, f"Where answers are looked for: boxed, marked or lenient; {_CALLABLE}.", ()),
+    "reward_scaling": (float, "What rewards are multiplied with.", ()),
+    "reward_bias": (float, "What is taken off rewards.", ()),
+    "reward_terms": (
+        list[str],
+        "NAME=WEIGHT of a term added to the reward, or NAME=my_module:name of your own; repeatable.",
+        ("--reward-term",),
+    ),
+    "system_prompt": (str, "Text of a system message.", ()),
+    "prompt_template": (str, "What the first message says, with {problem} where the problem's text goes.", ()),
+    "chat_template_kwargs": (str, """Variables of the chat template as JSON: '{"enable_thinking": false}'.""", ()),
+    "history": (str, "What later turns see of earlier ones: keep, strip-thinking or template.", ()),
+}
+"""Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
+
+NOT_OFFERED: Final = ("render_mode", "gold_in_info")
+"""Keywords that a command decides itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvOptions:
+    """What the user said about the environment.
+
+    Args:
+        given: Keywords of `EnvConfig`, those that were given.
+    """
+
+    given: Mapping[str, Any]
+
+    def config(self, base: EnvConfig) -> EnvConfig:
+        """An environment with what the user said, and everything else as it is.
+
+        Args:
+            base: A run's, a task's, or a command's default.
+        """
+        return base.replace(**self.given)
+
+    def settings(self) -> dict[str, Any]:
+        """The same as settings of a run, "env.NAME"."""
+        return {f"env.{name}": value for name, value in self.given.items()}
+
+
+def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter `env: EnvOptions` is spelled out as options.
+
+    Args:
+        command: With one such parameter.
+    """
+    signature = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+    options = [_parameter(name, *OPTIONS[name]) for name in OPTIONS]
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        own = parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += options if parameter.name == "env" else [own]
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in OPTIONS}
+        command(env=EnvOptions(_keywords(given)), **arguments)
+
+    run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _parameter(name: str, kind: Any, help_text: str, spellings: tuple[str, ...]) -> inspect.Parameter:
+    option = typer.Option(*spellings, help=help_text, rich_help_panel="Environment")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as keywords of `EnvConfig`, without those that were not given."""
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    fields = fields_of(given.pop("question_column", None), given.pop("answer_column", None))
+    if fields is not None:
+        given["fields"] = fields
+    if "reward_terms" in given:
+        given["reward_terms"] = dict(map(_term, given["reward_terms"]))
+    if "chat_template_kwargs" in given:
+        given["chat_template_kwargs"] = _json_object("--chat-template-kwargs", given["chat_template_kwargs"])
+    return given
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        found = parse_json(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidValueError(f"""{option} must be a JSON object, as '{{"enable_thinking": false}}', got {text!r}""")
+    return found
+
+
+def _term(text: str) -> tuple[str, Any]:
+    """`overlong=1.0`, or `mine=my_module:my_term`."""
+    name, equals, value = text.partition("=")
+    if not name or not equals or not value:
+        raise InvalidValueError(f"--reward-term must be NAME=WEIGHT or NAME=module:name, got {text!r}")
+    try:
+        return name, parse_json(value)
+    except ValueError:
+        return name, value
+
+
+# ---- `--engine`: who plays and computes; the same options for training and evaluation
+
+
+ENGINE: TypeAlias = Annotated[
+    str, typer.Option(help="local; ray (a cluster, or this machine's cores); distributed (training, under torchrun).")
+]
+ENGINE_SETTINGS: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-set",
+        help="FIELD=VALUE of the engine, e.g. rollout_actors=8, policy_actors=2, gpus=1, max_staleness=1; repeatable.",
+    ),
+]
+_ENGINES: Final = ("local", "ray", "distributed")
+
+
+def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None:
+    """The workers of an evaluation; None where it plays in this process.
+
+    Args:
+        engine: What was given as `--engine`.
+        texts: What was given as `--engine-set`.
+
+    Raises:
+        InvalidValueError: an engine that evaluates nothing, or a setting that it does not have.
+    """
+    settings = _settings(engine, texts)
+    if engine == "local":
+        return None
+    if engine == "distributed":
+        raise InvalidValueError("--engine distributed trains; an evaluation plays with --engine ray")
+    return _ray(settings)
+
+
+def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
+    """The engine of a training run; None where it is this process.
+
+    Args:
+        engine: What was given as `--engine`.
+        texts: What was given as `--engine-set`.
+
+    Raises:
+        InvalidValueError: an unknown engine, or a setting that it does not have.
+        MissingDependencyError: Ray is not installed.
+    """
+    settings = _settings(engine, texts)
+    if engine == "ray":
+        from mathturn_gym.neighbors.engines.ray import RayTraining
+
+        own = {name: settings.pop(name) for name in ("max_staleness",) if name in settings}
+        return RayTraining(settings=_ray(settings, "max_staleness"), **own)
+    if engine == "distributed":
+        from mathturn_gym.neighbors.engines.distributed import DistributedTraining
+
+        _check_known(settings, [one.name for one in dataclasses.fields(DistributedTraining)])
+        return DistributedTraining(**settings)
+    return None
+
+
+def speaks_for_nobody(engine: str) -> bool:
+    """True on the ranks that are not the first: what they would print, the first one prints."""
+    return engine == "distributed" and os.environ.get("RANK", "0") != "0"
+
+
+def _settings(engine: str, texts: Sequence[str] | None) -> dict[str, Any]:
+    from mathturn_gym.baselines.overrides import parse_settings
+
+    if engine not in _ENGINES:
+        raise_unknown_name("engine", engine, _ENGINES)
+    settings = parse_settings(texts or [], "--engine-set")
+    if settings and engine == "local":
+        raise InvalidValueError("--engine-set is for the engines ray and distributed: --engine local has no settings")
+    return settings
+
+
+def _ray(settings: Mapping[str, Any], *more: str) -> RaySettings:
+    from mathturn_gym.neighbors.engines.ray_settings import RaySettings
+
+    _check_known(settings, [*(one.name for one in dataclasses.fields(RaySettings)), *more])
+    return RaySettings(**settings)
+
+
+def _check_known(settings: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in settings:
+        if name not in known:
+            raise_unknown_name("engine setting", name, known)

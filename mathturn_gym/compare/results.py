@@ -1,0 +1,230 @@
+"""What the runs of a comparison have scored, at equal tokens, at equal CPU seconds, and at their end.
+
+Four *views* of the same runs:
+
+    tokens         accuracy on the validation split at the environment tokens that every finished run of the task has used
+    total_tokens   the same at all tokens of the episodes, with prompts and feedback; not where a run has not counted them
+    cpu_s          the same at the CPU seconds of training that every finished run of the task has used
+    test           accuracy of the final policy on the test split
+
+Where no run was evaluated on the way, there is only the last.
+
+Between two evaluations a run's accuracy is interpolated linearly: runs are evaluated every so many iterations, whose
+lengths differ by algorithm, and whoever is evaluated more often must not win by that. After its last evaluation a run
+keeps that accuracy. A run that diverged (its loss or weights were no longer finite) counts as 0 from there on, and on
+the test split: there is no policy left to use. A run that failed, was interrupted or is missing has no score; every
+table says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mathturn_gym.compare.cells import Outcome, Point
+from mathturn_gym.errors import InvalidValueError
+
+AXES: Final = ("tokens", "total_tokens", "cpu_s")
+Scales: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
+LAST: Final = "acc@K"
+"""Solved within all the turns that the task gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where runs are compared.
+
+    Args:
+        value: Tokens or CPU seconds.
+        outcome: The run that sets it: the one that used least.
+    """
+
+    value: float
+    outcome: Outcome
+
+
+class Results:
+    """The outcomes of a comparison, by algorithm and task.
+
+    Attributes:
+        budgets: Those of `AXES` that all runs have counted.
+        axes: Those that accuracies can be looked at over: the same, or none where no finished run was evaluated on the way.
+        views: `axes`, and "test".
+
+    Args:
+        outcomes: Of every cell.
+        figure: What is compared: "acc@1" and on, or "acc@K" for as many turns as the task has.
+        scales: By task and figure, floor and ceiling (see `Task.scale`); 0 and 1 where nothing is said.
+
+    Raises:
+        InvalidValueError: no outcome, or no such figure.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome], figure: str = LAST, scales: Scales | None = None) -> None:
+        if not outcomes:
+            raise InvalidValueError("there is no cell to report on")
+        number = figure.removeprefix("acc@")
+        if figure != LAST and (number == figure or not number.isdecimal() or int(number) < 1):
+            raise InvalidValueError(f"figure must be acc@1, acc@2, ... or {LAST}, got {figure!r}")
+        self.outcomes = tuple(outcomes)
+        self.figure = figure
+        self.labels = tuple(dict.fromkeys(one.cell.label for one in outcomes))
+        self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
+        self._scales = scales or {}
+        self._turns = {task: self._most_turns(task) for task in self.tasks}
+        # A run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
+        amounts = [
+            used
+            for one in self.outcomes
+            if one.done
+            for used in (one.total_tokens, *(p.total_tokens for p in one.curve))
+        ]
+        counted = None not in amounts
+        self.budgets = AXES if counted else tuple(axis for axis in AXES if axis != "total_tokens")
+        blind = any(one.done for one in self.outcomes) and not any(one.curve for one in self.outcomes)
+        self.axes = () if blind else self.budgets
+        self.views = (*self.axes, "test")
+        self._limits = {(task, axis): self._limit(task, axis) for task in self.tasks for axis in self.budgets}
+
+    def of(self, label: str | None, task: str) -> list[Outcome]:
+        """The outcomes of a row on a task (of every row for None), by seed."""
+        found = [one for one in self.outcomes if one.cell.task == task and label in (None, one.cell.label)]
+        return sorted(found, key=lambda one: one.cell.seed)
+
+    def turns(self, task: str) -> int:
+        """The most turns that any run of the task was evaluated on; 1 where nothing is known."""
+        return self._turns[task]
+
+    def limit(self, task: str, axis: str) -> Limit | None:
+        """The budget that is common to all finished runs of a task; None where no run has finished."""
+        return self._limits[task, axis]
+
+    def score(self, outcome: Outcome, view: str, figure: str | None = None) -> float | None:
+        """A run's accuracy in a view; None where it has none.
+
+        Args:
+            outcome: The run.
+            view: One of `views`.
+            figure: Another than the comparison's.
+        """
+        if not outcome.done:
+            return None
+        wanted = self.figure if figure is None else figure
+        turn = self.turns(outcome.cell.task) if wanted == LAST else int(wanted.removeprefix("acc@"))
+        if view == "test":
+            return 0.0 if outcome.test is None else _at_turn(outcome.test, turn)
+        limit = self.limit(outcome.cell.task, view)
+        return None if limit is None else value_at(outcome, view, limit.value, turn)
+
+    def scores(self, label: str, view: str, task: str, figure: str | None = None) -> npt.NDArray[np.float64]:
+        """The scores of a row on a task, one per run that has one, float64 (N,)."""
+        found = [self.score(one, view, figure) for one in self.of(label, task)]
+        return np.array([score for score in found if score is not None], dtype=np.float64)
+
+    def paired(
+        self, label: str, other: str, view: str, task: str, figure: str | None = None
+    ) -> npt.NDArray[np.float64]:
+        """The scores of two rows on a task, of the seeds that both have, float64 (2, N)."""
+        return self.aligned([label, other], view, task, figure)
+
+    def aligned(
+        self, labels: Sequence[str], view: str, task: str, figure: str | None = None
+    ) -> npt.NDArray[np.float64]:
+        """The scores of rows on a task, of the seeds that all of them have, float64 (len(labels), N)."""
+        found = [
+            {one.cell.seed: score for one in self.of(row, task) if (score := self.score(one, view, figure)) is not None}
+            for row in labels
+        ]
+        seeds = sorted(set.intersection(*(set(row) for row in found)))
+        return np.array([[row[seed] for seed in seeds] for row in found], dtype=np.float64)
+
+    def crossed(self, view: str, task: str, figure: str) -> npt.NDArray[np.float64]:
+        """The scores of the rows with two runs or more, of the seeds that all of these have, float64 (rows, N)."""
+        labels = [label for label in self.labels if self.scores(label, view, task, figure).size > 1]
+        return self.aligned(labels, view, task, figure) if labels else np.empty((0, 0))
+
+    def scale(self, task: str) -> tuple[float, float]:
+        """What blind guessing reaches on a task and what can be reached at most, in the comparison's figure."""
+        figure = f"acc@{self.turns(task)}" if self.figure == LAST else self.figure
+        floor, ceiling = self._scales.get(task, {}).get(figure, (0.0, 1.0))
+        return float(floor), float(ceiling)
+
+    @property
+    def pooled_tasks(self) -> tuple[str, ...]:
+        """The tasks on which the figure can differ: no policy is better than another at the first guess of `guess8`."""
+        return tuple(task for task in self.tasks if self.scale(task)[1] > self.scale(task)[0])
+
+    def normalized(self, label: str, view: str) -> list[npt.NDArray[np.float64]]:
+        """A row's scores on the pooled tasks, 0 being the task's floor and 1 its ceiling.
+
+        Accuracies of tasks with different ends are no common scale: .6 is all there is to win on one, and a bad result
+        on another.
+        """
+        ends = [(self.scores(label, view, task), *self.scale(task)) for task in self.pooled_tasks]
+        return [(scores - floor) / (ceiling - floor) for scores, floor, ceiling in ends]
+
+    def complete(self, view: str) -> list[str]:
+        """The rows that have a score on every pooled task: those that can be compared over all tasks."""
+        return [
+            label for label in self.labels if self.pooled_tasks and all(s.size for s in self.normalized(label, view))
+        ]
+
+    def _most_turns(self, task: str) -> int:
+        names = [name for one in self.of(None, task) for name in _figures_of(one)]
+        return max((int(name.removeprefix("acc@")) for name in names), default=1)
+
+    def _limit(self, task: str, axis: str) -> Limit | None:
+        done = [one for one in self.of(None, task) if one.status == "finished"]
+        done = done or [one for one in self.of(None, task) if one.status == "stopped_early"]
+        least = min(done, key=lambda one: used_of(one, axis), default=None)
+        return None if least is None else Limit(used_of(least, axis), least)
+
+
+def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
+    """A run's accuracy on the validation split after so many tokens or CPU seconds.
+
+    Args:
+        outcome: The run.
+        axis: One of `AXES`.
+        at: Where.
+        turn: Solved within so many turns; a run with fewer turns gives its last.
+
+    Returns:
+        The accuracy, interpolated linearly between evaluations; 0 from where the run diverged on; None without an
+        evaluation.
+    """
+    if outcome.status == "diverged" and at >= used_of(outcome, axis):
+        return 0.0
+    if not outcome.curve:
+        return None
+    where = [used_of(point, axis) for point in outcome.curve]
+    values = [_at_turn(point.figures, turn) for point in outcome.curve]
+    if None in values or any(late < early for early, late in pairwise(where)):
+        return None
+    return float(np.interp(at, where, np.array(values, dtype=np.float64)))
+
+
+def used_of(one: Outcome | Point, axis: str) -> float:
+    """What a run has used of a budget so far.
+
+    Args:
+        one: The run, or one of its evaluations.
+        axis: One of `AXES`; 0 of what was not counted.
+    """
+    return float(getattr(one, axis) or 0)
+
+
+def _figures_of(outcome: Outcome) -> list[str]:
+    names = [name for point in outcome.curve for name in point.figures] + list(outcome.test or ())
+    return [name for name in names if name.startswith("acc@") and name.removeprefix("acc@").isdecimal()]
+
+
+def _at_turn(figures: Mapping[str, float], turn: int) -> float | None:
+    """Solved within `turn` turns; a policy that was given fewer has solved by then what it solved within its last."""
+    found = (figures.get(f"acc@{k}") for k in range(turn, 0, -1))
+    return next((value for value in found if value is not None), None)

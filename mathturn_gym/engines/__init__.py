@@ -1,8 +1,0 @@
-"""Beyond one process: the same episodes and the same gradients, from more machines.
-
-    mathturn_gym.engines.ray           rollout actors and policy actors on Ray (needs `pip install 'mathturn-gym[ray]'`)
-    mathturn_gym.engines.distributed   a learner of several ranks, on torch.distributed
-
-An engine changes where a run's work is done. What episode i is, and what a batch's gradient is, stay what they are in
-one process. `docs/engines.md` says how to use them, and `docs/scale.md` what saturates first.
-"""

@@ -1,0 +1,41 @@
+"""The environment: problems in, token ids out, each answer verified and rewarded.
+
+    MathMultiTurnEnv          one episode at a time (`environment`)
+    MathMultiTurnVectorEnv    many at once (`vector`)
+    EnvConfig                 an environment with its splits, as plain data (`config`)
+
+What an environment is made of has a module each: `dialogue` (the only place where text and ids meet), `feedback`, `rewards`
+and `verification`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym.base.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mathturn_gym.env.config import EnvConfig
+    from mathturn_gym.env.environment import EpisodeState, MathMultiTurnEnv, StepInfo, info_of
+    from mathturn_gym.env.vector import MathMultiTurnVectorEnv
+
+__all__ = [
+    "EnvConfig",
+    "EpisodeState",
+    "MathMultiTurnEnv",
+    "MathMultiTurnVectorEnv",
+    "StepInfo",
+    "info_of",
+]
+
+_HOME: Final = {
+    "EnvConfig": "config",
+    "EpisodeState": "environment",
+    "MathMultiTurnEnv": "environment",
+    "MathMultiTurnVectorEnv": "vector",
+    "StepInfo": "environment",
+    "info_of": "environment",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

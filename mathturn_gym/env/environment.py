@@ -1,0 +1,808 @@
+"""The environment: a model is shown a problem in ids, answers in ids, is verified, is told, and tries again.
+
+    obs[k+1] = obs[k] ++ action[k] ++ feedback[k]
+
+Where the user asks for it (`history`), the observation is written anew between turns instead: then the law holds within
+each of the episode's segments.
+
+One class behind three ids, which differ only in the defaults of their keywords.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypedDict
+
+import gymnasium as gym
+import numpy as np
+
+from mathturn_gym.base.render import render_dialogue
+from mathturn_gym.base.text import shorten
+from mathturn_gym.base.user_functions import call_with_turn, name_of, place_of
+from mathturn_gym.env.dialogue import DialogueLike, History, Tokenizer, make_dialogue
+from mathturn_gym.env.feedback import Feedback, get_feedback
+from mathturn_gym.env.rewards import LARGEST_RETURN, RewardTerms, affine_reward, check_scale, get_terms
+from mathturn_gym.env.verification import VerifierLike, get_verifier
+from mathturn_gym.errors import (
+    EpisodeStateError,
+    InvalidValueError,
+    PromptTooLongError,
+    check_float,
+    check_int,
+    raise_unknown_name,
+)
+from mathturn_gym.problems import FiniteSource, ProblemsLike, load_problems
+from mathturn_gym.spaces import TokenIds, check_step
+from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord, Verdict
+
+
+class StepInfo(TypedDict, total=False):
+    """What `reset` and `step` say besides the observation. No clock in it: the same call gives the same info.
+
+    Attributes:
+        problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
+        prompt: The problem's text.
+        metadata: The problem's metadata (family, split, level, …).
+        turn: Turns played so far, 0 after `reset`.
+        turns_left: Turns that may still be played.
+        verdict: The verdict of the turn just played, without the gold answer; None after `reset`.
+        response: The text that was verified ("" after `reset`).
+        feedback: What the environment said about it, as text ("" where it said nothing: after `reset`, at the end).
+        new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback; all of it
+            where the observation was written anew.
+        feedback_start: `obs[feedback_start:]` is the feedback (the prompt, after `reset`).
+        segment: How many times the observation was written anew in this episode (`history="keep"`: 0).
+        completion_budget: The most tokens that the next completion can use, 0 at the end.
+        context_left: `max_context_tokens` minus the observation's length, never below 0.
+        stop_reason: "solved", "turns", "context", "tokens" or "time" at the end (see `StopReason`), None before.
+        verifier_errors: Turns so far whose verifier raised (`verdict.is_verifier_error`).
+        judged_turns: Turns so far on which a judge decided (`verdict.is_judged`).
+        gold: The accepted answers; only with `gold_in_info=True`.
+        reward_terms: What the reward of the turn just played is the sum of ("verdict" and the names asked for); only with
+            `reward_terms`, and not after `reset`.
+    """
+
+    problem_id: str
+    prompt: str
+    metadata: dict[str, Any]
+    turn: int
+    turns_left: int
+    verdict: Verdict | None
+    response: str
+    feedback: str
+    new_ids_start: int
+    feedback_start: int
+    segment: int
+    completion_budget: int
+    context_left: int
+    stop_reason: str | None
+    verifier_errors: int
+    judged_turns: int
+    gold: tuple[str, ...]
+    reward_terms: dict[str, float]
+
+
+def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """Environment i's info out of a vector environment's infos.
+
+    A key belongs to environment i where its mask (`infos["_key"][i]`) says so, or where there is no mask: Gymnasium's
+    wrappers add dictionaries whose keys have none (`RecordEpisodeStatistics`).
+
+    Args:
+        infos: As a vector environment's `reset` or `step` returned them.
+        i: Number of the environment.
+
+    >>> info_of({"turn": np.array([1, 2]), "_turn": np.array([True, True])}, 1)
+    {'turn': 2}
+    """
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        if key.startswith("_") or (f"_{key}" in infos and not infos[f"_{key}"][i]):
+            continue
+        value = values
+        if isinstance(values, dict):
+            value = info_of(values, i)
+        elif isinstance(values, (np.ndarray, list, tuple)):
+            value = values[i]
+        info[key] = value.item() if isinstance(value, np.generic) else value
+    return info
+
+
+# ---- the environment: a model is shown a problem in ids, answers in ids, is verified, is told, and tries again
+
+
+_OPTIONS: Final = ("problem_id", "index", "family", "level")
+_FEEDBACK_ROOM: Final = 256
+_PROMPT_ROOM: Final = 2048
+_PROBED: Final = 16
+_PLAIN: Final = (str, int, float, bool, type(None))  # need no copy
+_NO_IDS: Final = np.zeros(0, np.int64)
+_PLACEHOLDER: Final = "{problem}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeState:
+    """An episode at some turn, as `get_state` gives it: everything that decides what follows.
+
+    Args:
+        problem: The problem.
+        ids: int64 (L,); the observation.
+        turns: The turns played.
+        stop_reason: Why it ended or is about to (a prompt without room for an answer), or None.
+        ended: Its last step was taken.
+        stream: Seed of the environment's stream of problems.
+        next_index: Number of the problem that the next `reset()` shows.
+        rng_state: State of the environment's `np_random`, or None.
+        segments: What the observation was before it was written anew, each with the turns played in it.
+    """
+
+    problem: Problem
+    ids: Ids
+    turns: tuple[TurnRecord, ...]
+    stop_reason: StopReason | None
+    ended: bool
+    stream: int
+    next_index: int
+    rng_state: Mapping[str, Any] | None
+    segments: tuple[Ids, ...] = ()
+
+    def __repr__(self) -> str:
+        """`EpisodeState(on 'lins/3f', 2 turns, 57 tokens)`."""
+        return f"EpisodeState(on {shorten(self.problem.id)}, {len(self.turns)} turns, {len(self.ids)} tokens)"
+
+
+class Beginning(NamedTuple):
+    """What a `reset` will do: an episode that has been worked out and not begun.
+
+    Args:
+        problem: Its problem.
+        observation: int64 (L0,); the prompt.
+        stop_reason: Set where the prompt leaves no room for an answer, or there are no turns.
+        stream: Seed of the stream of problems.
+        next_index: Number of the problem after this one.
+        info: What `reset` returns.
+    """
+
+    problem: Problem
+    observation: Ids
+    stop_reason: StopReason | None
+    stream: int
+    next_index: int
+    info: dict[str, Any]
+
+
+class Transition(NamedTuple):
+    """What a `step` will do: a turn that has been worked out and not played.
+
+    Args:
+        observation: int64 (L,); what `step` returns.
+        reward: What `step` returns.
+        terminated: What `step` returns.
+        truncated: What `step` returns.
+        info: What `step` returns.
+        record: The turn; None where the prompt left no room for one.
+        stop_reason: Why the episode ends with it, or None.
+        finished_segment: Where the observation is written anew: what it was until then, the action included.
+    """
+
+    observation: Ids
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    record: TurnRecord | None
+    stop_reason: StopReason | None
+    finished_segment: Ids | None = None
+
+
+class MathMultiTurnEnv(gym.Env[Ids, Ids]):
+    r"""A token-level, multi-turn mathematics environment.
+
+    Observations are all ids so far, actions are completions (ids); both in `TokenIds`. An action may have any ids of
+    the vocabulary, none at all, or more than the context has room for: it is verified, rewarded and appended as it is.
+
+    Args:
+        problems: A name ("lins", "add1", "guess8", with ":test" and the like for a split), a `.jsonl` file in the
+            schema of GSM8K or MATH, `Problem` objects, or a `ProblemSource`.
+        tokenizer: "builtin", a folder or hub name, or a Hugging Face tokenizer with a chat template.
+        dialogue: Turns texts into ids and back: an object with the methods of `dialogue.TurnDialogue`, or a function that
+            makes one of the tokenizer (it also gets `system_prompt=` where there is one). None takes what the feedback
+            declares, and else `Dialogue`.
+        num_turns: Turns of an episode, >= 1 (or what the feedback declares as its `fewest_turns`).
+        max_completion_tokens: The most tokens of one action, >= 1.
+        max_context_tokens: Budget for the whole context. An episode whose next feedback would leave no room for a
+            single token ends truncated, without that feedback. None makes room for every turn at full length: 2,048 for
+            the prompt, and per turn `max_completion_tokens` + 256 for feedback.
+        max_episode_tokens: Budget of sampled tokens for all turns together; once it is used up the episode ends truncated,
+            without feedback. None has no such budget.
+        max_episode_seconds: The same in wall-clock seconds from `reset`, looked at after each turn; a copy of an episode
+            (`set_state`) begins its time anew. What it cuts off depends on the machine: with it, a seed does not
+            decide an episode.
+        stop_on_success: End at the first right answer.
+        feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
+            agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
+        verifier: None for the built-in `Verifier()`; "boxed", "marked" or "lenient" for where it looks for the answer
+            (`Verifier(extract=…)`); another `Verifier`, an object with `verify_turns(contexts)`,
+            `verify_batch(responses, golds)` or `verify(response, gold)`, or a function `(response, gold)` or `(context: TurnContext)`, async or not, that
+            returns a `Verdict`, a bool or a score in [0, 1]. See `verification.TurnVerifier`.
+        reward_scaling: See `rewards.turn_reward`.
+        reward_bias: See `rewards.turn_reward`.
+        reward_terms: Terms added to that reward, `{"overlong": 1.0, "turn_cost": 0.05}`: weights of `rewards.TERMS`, or
+            functions `TurnContext -> float` under other names. Each is reported in `info["reward_terms"]`.
+        system_prompt: Text of a system message, or None.
+        prompt_template: What the user's first message is, with `{problem}` where the problem's text goes
+            ("{problem}\n\nPut the answer in \boxed{}."); None is the problem's text alone.
+        chat_template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
+        history: What later turns see of earlier ones: "keep" everything, "strip-thinking" (everything but thoughts), or
+            "template" (what the chat template makes of the whole dialogue). With the last two, observations are written
+            anew between turns, and an episode may have several segments. See `Dialogue`.
+        render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
+        gold_in_info: Put the accepted answers into `info["gold"]`.
+
+    Raises:
+        InvalidValueError: an argument is outside what is allowed, a function does not take what it is called with, or no
+            problem fits into `max_context_tokens`.
+        ChatTemplateError: the tokenizer has no usable chat template.
+        ProblemFileError: a problem file is missing or broken.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["human", "ansi"], "render_fps": 4}  # noqa: RUF012 - Gymnasium's own form
+    action_space: TokenIds  # type: ignore[assignment]  # Gymnasium's Sequence has no element type
+    observation_space: TokenIds  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        problems: ProblemsLike = "lins",
+        tokenizer: str | Tokenizer = "builtin",
+        *,
+        dialogue: DialogueLike | None = None,
+        num_turns: int = 5,
+        max_completion_tokens: int = 1024,
+        max_context_tokens: int | None = None,
+        max_episode_tokens: int | None = None,
+        max_episode_seconds: float | None = None,
+        stop_on_success: bool = False,
+        feedback: str | Feedback = "plain",
+        verifier: VerifierLike = None,
+        reward_scaling: float = 1.0,
+        reward_bias: float = 0.0,
+        reward_terms: RewardTerms | None = None,
+        system_prompt: str | None = None,
+        prompt_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        history: History = "keep",
+        render_mode: str | None = None,
+        gold_in_info: bool = False,
+    ) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise_unknown_name("render_mode", render_mode, self.metadata["render_modes"])
+        self.render_mode = render_mode
+        self._feedback = get_feedback(feedback)
+        self.num_turns = check_int("num_turns", num_turns, low=getattr(self._feedback, "fewest_turns", 1))
+        self.max_completion_tokens = check_int("max_completion_tokens", max_completion_tokens, low=1)
+        self.stop_on_success = _check_bool("stop_on_success", stop_on_success)
+        self.gold_in_info = _check_bool("gold_in_info", gold_in_info)
+        self.reward_scaling = check_float("reward_scaling", reward_scaling)
+        self.reward_bias = check_float("reward_bias", reward_bias)
+        check_scale(self.reward_bias, self.reward_scaling, self.num_turns)
+        self._terms = get_terms(reward_terms)
+        self.source = load_problems(problems)
+        wanted = getattr(self._feedback, "dialogue", None) if dialogue is None else dialogue
+        self.prompt_template = _check_template(prompt_template)
+        self.dialogue = make_dialogue(
+            wanted,
+            tokenizer,
+            system_prompt=system_prompt,
+            chat_template_kwargs=chat_template_kwargs,
+            history=None if history == "keep" else history,  # a dialogue that is given may have its own
+        )
+        self.verifier = get_verifier(verifier)
+        if max_context_tokens is None:
+            max_context_tokens = _PROMPT_ROOM + self.num_turns * (self.max_completion_tokens + _FEEDBACK_ROOM)
+        self.max_context_tokens = check_int("max_context_tokens", max_context_tokens, low=1)
+        self.max_episode_tokens = (
+            None if max_episode_tokens is None else check_int("max_episode_tokens", max_episode_tokens, low=1)
+        )
+        self.max_episode_seconds = (
+            None if max_episode_seconds is None else check_float("max_episode_seconds", max_episode_seconds, low=0.0)
+        )
+        self._check_prompt_fits()
+        self.action_space = TokenIds(self.dialogue.vocab_size, self.max_completion_tokens)
+        # An action may overrun the budget it was told of, so an observation can be longer than the context budget.
+        self.observation_space = TokenIds(
+            self.dialogue.vocab_size, self.max_context_tokens + self.max_completion_tokens
+        )
+        self._problem: Problem | None = None
+        self._turns: list[TurnRecord] = []
+        self._buffer: Ids = _NO_IDS
+        self._length = 0
+        self._segments: tuple[Ids, ...] = ()
+        self._verifier_errors = self._judged_turns = 0
+        self._supplied: tuple[TurnContext, Verdict] | None = None
+        self._stop_reason: StopReason | None = None
+        self._ended = False
+        self._sampled, self._began = 0, 0.0
+        self._stream: int | None = None
+        self._next_index = 0
+
+    # ---- Gymnasium
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Ids, dict[str, Any]]:
+        """Begins an episode.
+
+        The first `reset(seed=s)` shows problem 0 of stream s, each `reset()` after it the next one.
+
+        Args:
+            seed: Begins stream `seed` again.
+            options: `{"problem_id": id}` for one certain problem, `{"index": i}` for problem i of the stream;
+                `{"family": name}` and `{"level": n}` take it from that part of the problems.
+
+        Returns:
+            The prompt, int64 (L0,), and the info (see `StepInfo`).
+
+        Raises:
+            InvalidValueError: unknown option, or no such problem.
+            PromptTooLongError: the prompt is longer than any observation can be. A prompt that fits into an observation
+                but leaves no room for an answer gives an episode that its first `step` truncates, without a turn.
+        """
+        return self.commit_reset(self.plan_reset(seed=seed, options=options))
+
+    def step(self, action: Ids) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
+        """Plays one turn: verifies the completion, rewards it, and appends it and the feedback.
+
+        Everything is worked out before anything changes: where verifier, feedback or a reward term raises, the episode
+        stands as before the call.
+
+        Args:
+            action: int64 (A,), 0 <= A <= max_completion_tokens.
+
+        Returns:
+            observation int64 (L,), reward, terminated (solved where that ends it, or last turn used), truncated (the
+            context budget is used up), info (see `StepInfo`).
+
+        Raises:
+            InvalidActionError: the action is not in the action space; the message says why.
+            EpisodeStateError: there is no episode, or it has ended.
+            UserFunctionError: feedback or a reward term raised, or the verifier has never answered.
+            InvalidValueError: one of them returned what it must not.
+        """
+        supplied, self._supplied = self._supplied, None
+        if supplied is not None and self._plays(supplied[0], action):
+            return self.commit_turn(self.weigh_turn(*supplied))
+        context = self.begin_turn(action)
+        return self.commit_turn(
+            self.weigh_turn(context, None if context is None else self.verifier.verify_turns([context])[0])
+        )
+
+    def render(self) -> str | None:
+        """The dialogue so far with its verdicts: returned in mode "ansi", printed already in mode "human"."""
+        if self.render_mode is None:
+            gym.logger.warn("render() does nothing without a render_mode: gym.make(id, render_mode='ansi')")
+            return None
+        if self._problem is None:
+            raise EpisodeStateError("render() before reset(): there is no episode yet")
+        if self.render_mode == "human":
+            return None
+        return render_dialogue(
+            self._shown(self._problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt
+        )
+
+    # ---- a turn and a reset in parts, so that others can verify many turns together, or while they do other things:
+    # ---- working out changes nothing, committing cannot fail
+
+    def begin_turn(self, action: Ids) -> TurnContext | None:
+        """The turn that `step(action)` would play, to be judged; None where there is no turn to play (see `reset`).
+
+        Raises:
+            InvalidActionError: the action is not in the action space; the message says why.
+            EpisodeStateError: there is no episode, or it has ended.
+        """
+        check_step(
+            action, self.action_space, begun=self._problem is not None, ended=self._ended, stop_reason=self._stop_reason
+        )
+        assert self._problem is not None  # checked above
+        if self._stop_reason is not None:
+            return None
+        ids, before = action.astype(np.int64), self._buffer[: self._length]
+        # Neither changes any more: the buffer only grows, and the next episode gets another one.
+        ids.setflags(write=False)
+        before.setflags(write=False)
+        return TurnContext(
+            problem=self._problem,
+            turn=len(self._turns),
+            num_turns=self.num_turns,
+            response=self.dialogue.response(before, ids),
+            context_ids=before,
+            ids=ids,
+            max_tokens=self._budget(self._length, self._sampled),
+            earlier=tuple(self._turns),
+            segments=self._segments,
+        )
+
+    def supply_verdict(self, context: TurnContext, verdict: Verdict) -> None:
+        """Hands in the verdict of a turn that `begin_turn` gave; a `step` with its action then does not verify again.
+
+        So a scheduler can verify what ended together at once, and still step through whatever wrappers there are.
+        """
+        self._supplied = context, verdict
+
+    def weigh_turn(self, context: TurnContext | None, verdict: Verdict | None) -> Transition:
+        """What a judged turn leads to.
+
+        Args:
+            context: From `begin_turn`.
+            verdict: Its verdict; None where there is no turn to play.
+
+        Raises:
+            UserFunctionError: feedback or a reward term raised.
+            InvalidValueError: one of them returned what it must not.
+        """
+        if context is None or verdict is None:  # the prompt left no room, or there are no turns: nothing is played
+            terminated, stop = self._stop_reason is StopReason.TURNS, self._stop_reason
+            info = self._info(self.problem, None, 0, stop, self._length, place=(self._length, self._length, 0))
+            return Transition(self._observation(), 0.0, terminated, not terminated, info, None, stop)
+        context = context.with_verdict(verdict)
+        solved = verdict.correct and self.stop_on_success
+        start, end, segment = self._length, self._length + context.ids.shape[0], len(self._segments)
+        text, observation, anew, stop = "", None, False, None
+        sampled = self._sampled + context.ids.shape[0]
+        if solved or context.turn + 1 == self.num_turns:
+            stop = StopReason.SOLVED if solved else StopReason.TURNS
+        elif self.max_episode_tokens is not None and sampled >= self.max_episode_tokens:
+            stop = StopReason.TOKENS
+        elif self.max_episode_seconds is not None and time.monotonic() - self._began >= self.max_episode_seconds:
+            stop = StopReason.TIME
+        else:
+            text = self._say(context)
+            observation, anew = self._following(context, text)
+            if observation.shape[0] >= self.max_context_tokens:
+                text, observation, anew, stop = "", None, False, StopReason.CONTEXT
+        if observation is None:
+            observation = np.concatenate([context.context_ids, context.ids])
+        reward, terms = self._reward(context)
+        record = TurnRecord(context.response, verdict, text, reward, start, end, terms, segment)
+        finished = np.concatenate([context.context_ids, context.ids]) if anew else None
+        if anew:
+            start, end, segment = 0, self._feedback_start(observation, context, text), segment + 1
+        info = self._info(
+            context.problem,
+            record,
+            context.turn + 1,
+            stop,
+            observation.shape[0],
+            place=(start, end, segment),
+            errors=self._verifier_errors + verdict.is_verifier_error,
+            judged=self._judged_turns + verdict.is_judged,
+            sampled=sampled,
+        )
+        truncated, terminated = stop is not None and stop.truncates, stop is not None and not stop.truncates
+        return Transition(observation, reward, terminated, truncated, info, record, stop, finished)
+
+    def commit_turn(self, transition: Transition) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
+        """Plays what `weigh_turn` worked out; returns what `step` returns."""
+        if transition.record is not None:
+            if transition.finished_segment is not None:
+                self._segments += (transition.finished_segment,)
+                self._new_buffer(transition.observation)
+            else:
+                self._append(transition.observation[self._length :])
+            self._turns.append(transition.record)
+            self._verifier_errors += transition.record.verdict.is_verifier_error
+            self._judged_turns += transition.record.verdict.is_judged
+            self._sampled += _action_length(transition.record)
+        self._stop_reason, self._supplied = transition.stop_reason, None
+        self._ended = transition.terminated or transition.truncated
+        if self.render_mode == "human":
+            self._print_new()
+        return transition[:5]
+
+    def plan_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Beginning:
+        """The episode that `reset` would begin; see there.
+
+        A problem whose prompt is too long is passed over for good: the next call shows the one after it.
+        """
+        super().reset(seed=seed)
+        stream, index = self._stream, self._next_index
+        if seed is not None or stream is None:
+            stream, index = self.np_random_seed % 2**32 if seed is None else seed, 0
+        problem, next_index = self._choose(dict(options or {}), stream, index)
+        prompt = self.dialogue.problem_ids(self._shown(problem))
+        length = prompt.shape[0]
+        if length > self.observation_space.max_length:
+            self._stream, self._next_index = stream, next_index
+            raise PromptTooLongError(
+                f"the prompt of problem {problem.id!r} has {length} tokens, max_context_tokens is"
+                f" {self.max_context_tokens}: make it larger, or leave the problem out"
+            )
+        stop = None if self._budget(length, 0) else StopReason.CONTEXT
+        if not self.num_turns:
+            stop = StopReason.TURNS
+        return Beginning(problem, prompt, stop, stream, next_index, self._info(problem, None, 0, stop, length))
+
+    def commit_reset(self, beginning: Beginning) -> tuple[Ids, dict[str, Any]]:
+        """Begins what `plan_reset` worked out; returns what `reset` returns."""
+        self._begin(beginning.problem, beginning.observation, [], beginning.stop_reason, ended=False)
+        self._stream, self._next_index = beginning.stream, beginning.next_index
+        if self.render_mode == "human":
+            self._print_new()
+        return beginning.observation, beginning.info
+
+    # ---- forking
+
+    def get_state(self) -> EpisodeState:
+        """The episode as it stands; `set_state` on this or an equal environment continues from it, any number of times.
+
+        Raises:
+            EpisodeStateError: there is no episode yet.
+        """
+        if self._problem is None or self._stream is None:
+            raise EpisodeStateError("get_state() before reset(): there is no episode yet")
+        rng = None if self._np_random is None else copy.deepcopy(self._np_random.bit_generator.state)
+        ids = self._observation()
+        ids.setflags(write=False)
+        return EpisodeState(
+            self._problem,
+            ids,
+            tuple(self._turns),
+            self._stop_reason,
+            self._ended,
+            self._stream,
+            self._next_index,
+            rng,
+            self._segments,
+        )
+
+    def set_state(self, state: EpisodeState) -> tuple[Ids, dict[str, Any]]:
+        """Puts the environment into a state of `get_state`; returns that state's observation and info.
+
+        Raises:
+            InvalidValueError: the state does not fit this environment (vocabulary, budgets, turns).
+        """
+        reason = self.observation_space.why_not(state.ids)
+        if reason is not None or len(state.turns) > self.num_turns:
+            raise InvalidValueError(
+                f"state does not fit this environment: {reason or f'it has {len(state.turns)} turns'};"
+                f" allowed: {self.observation_space}, {self.num_turns} turns"
+            )
+        self._begin(state.problem, state.ids, list(state.turns), state.stop_reason, ended=state.ended)
+        self._segments = state.segments
+        self._stream, self._next_index = state.stream, state.next_index
+        if state.rng_state is not None:
+            self.np_random.bit_generator.state = copy.deepcopy(dict(state.rng_state))
+        last = self._turns[-1] if self._turns else None
+        info = self._info(
+            state.problem,
+            last,
+            len(self._turns),
+            state.stop_reason,
+            self._length,
+            place=self._place(last),
+            errors=self._verifier_errors,
+            judged=self._judged_turns,
+            sampled=self._sampled,
+        )
+        return self._observation(), info
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the episode, gold answer included (which `info` leaves out).
+
+        Raises:
+            EpisodeStateError: there is no episode yet.
+        """
+        if self._problem is None:
+            raise EpisodeStateError("problem before reset(): there is no episode yet")
+        return self._problem
+
+    # ---- inside
+
+    def _choose(self, options: dict[str, Any], stream: int, index: int) -> tuple[Problem, int]:
+        """The problem that the options ask for, or the next one; and the number of the one after it."""
+        for name in options:
+            if name not in _OPTIONS:
+                raise_unknown_name("reset option", name, _OPTIONS)
+        if "problem_id" in options:
+            return self.source.by_id(str(options["problem_id"])), index
+        if "index" in options:
+            index = check_int("options['index']", options["index"], low=0)
+        source = self.source
+        if "family" in options or "level" in options:
+            level = options.get("level")
+            source = source.select(
+                family=options.get("family"),
+                level=None if level is None else check_int("options['level']", level, low=0),
+            )
+        return source.get(stream, index), index + 1
+
+    def _check_prompt_fits(self) -> None:
+        """Raises where none of the first problems fits: the budget is a mistake, not one long problem."""
+        finite = self.source if isinstance(self.source, FiniteSource) else None
+        count = min(_PROBED, len(finite)) if finite else 1
+        problems = [finite[i] if finite else self.source.get(0, i) for i in range(count)]
+        shortest = min(self.dialogue.problem_ids(self._shown(problem)).shape[0] for problem in problems)
+        if shortest + 1 > self.max_context_tokens:
+            raise InvalidValueError(
+                f"max_context_tokens must hold a prompt and one token of an answer, got {self.max_context_tokens}: the"
+                f" shortest of the first {count} prompts of {self.source.name!r} has {shortest} tokens"
+            )
+
+    def _plays(self, context: TurnContext, action: Any) -> bool:
+        """Whether a turn is the one that `step(action)` would play now."""
+        return (
+            context.problem is self._problem
+            and not self._ended
+            and context.turn == len(self._turns)
+            and context.context_ids.shape[0] == self._length
+            and np.array_equal(context.ids, action)
+        )
+
+    def _reward(self, context: TurnContext) -> tuple[float, dict[str, float] | None]:
+        """The turn's reward, and its terms where any were asked for; they add up to it."""
+        # `turn_reward` without its checks: the environment checked bias and scaling, the verdict its score.
+        reward = affine_reward(context.judged.value, self.reward_bias, self.reward_scaling)
+        if not self._terms:
+            return reward, None
+        terms = {"verdict": reward, **{name: term(context) for name, term in self._terms.items()}}
+        reward = sum(terms.values())
+        if not abs(reward) * self.num_turns <= LARGEST_RETURN:
+            raise InvalidValueError(
+                f"the reward of {place_of(context)} is {reward!r}, the sum of {terms!r}: returns are float32, so it must"
+                f" not be above {LARGEST_RETURN:.3g} in {self.num_turns} turns"
+            )
+        return reward, terms
+
+    def _say(self, context: TurnContext) -> str:
+        text = call_with_turn("feedback", self._feedback, context)
+        if not isinstance(text, str):
+            raise InvalidValueError(
+                f"feedback must return a text; {name_of(self._feedback)} returned {text!r} for {place_of(context)}"
+            )
+        return text
+
+    def _shown(self, problem: Problem) -> Problem:
+        """The problem with the text that the policy is shown."""
+        if self.prompt_template is None:
+            return problem
+        # Written out and not formatted: problems and templates are full of braces.
+        shown = self.prompt_template.replace(_PLACEHOLDER, problem.prompt)
+        return Problem(problem.id, shown, problem.gold, problem.hints, problem.false_hints, problem.metadata)
+
+    def _following(self, context: TurnContext, text: str) -> tuple[Ids, bool]:
+        """The observation after a turn, and whether it is written anew instead of growing at its end."""
+        if getattr(self.dialogue, "history", "keep") == "keep":
+            feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
+            return np.concatenate([context.context_ids, context.ids, feedback]), False
+        exchanges = [(context.earlier_ids(k), turn.feedback) for k, turn in enumerate(context.earlier)]
+        rewriting: Any = self.dialogue  # `TurnDialogue` does not ask for it of those that keep everything
+        observation: Ids = rewriting.history_ids(self._shown(context.problem), [*exchanges, (context.ids, text)])
+        played = np.concatenate([context.context_ids, context.ids])
+        return observation, not np.array_equal(observation[: played.shape[0]], played)
+
+    def _feedback_start(self, observation: Ids, context: TurnContext, text: str) -> int:
+        """Where the feedback begins in an observation that was written anew: at what it ends with as feedback always does."""
+        feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
+        size = min(feedback.shape[0], observation.shape[0])
+        same = observation[observation.shape[0] - size :] == feedback[feedback.shape[0] - size :]
+        return int(observation.shape[0] - (size if same.all() else same[::-1].argmin()))
+
+    def _place(self, last: TurnRecord | None) -> tuple[int, int, int]:
+        """Where the ids begin that came with the last turn, where its feedback begins, and in what segment."""
+        if last is None:
+            return 0, 0, 0
+        if last.segment == len(self._segments):
+            return last.start, last.feedback_start, last.segment
+        ids = self._segments[last.segment][last.start : last.feedback_start]
+        context = TurnContext(self.problem, len(self._turns) - 1, self.num_turns, last.response, ids=ids)
+        return 0, self._feedback_start(self._observation(), context, last.feedback), len(self._segments)
+
+    def _begin(
+        self, problem: Problem, ids: Ids, turns: list[TurnRecord], stop: StopReason | None, *, ended: bool
+    ) -> None:
+        self._problem, self._turns, self._stop_reason, self._ended = problem, turns, stop, ended
+        self._verifier_errors = sum(turn.verdict.is_verifier_error for turn in turns)
+        self._judged_turns = sum(turn.verdict.is_judged for turn in turns)
+        self._supplied, self._segments = None, ()
+        self._sampled, self._began = sum(map(_action_length, turns)), time.monotonic()
+        self._new_buffer(ids)
+
+    def _new_buffer(self, ids: Ids) -> None:
+        # Never the buffer that was: whoever kept one of its turns keeps its ids.
+        self._buffer, self._length = np.empty(max(1024, 2 * ids.shape[0]), np.int64), 0
+        self._append(ids)
+
+    def _append(self, ids: Ids) -> None:
+        end = self._length + ids.shape[0]
+        if end > self._buffer.shape[0]:
+            grown = np.empty(max(end, 2 * self._buffer.shape[0]), np.int64)
+            grown[: self._length] = self._buffer[: self._length]
+            self._buffer = grown
+        self._buffer[self._length : end] = ids
+        self._length = end
+
+    def _observation(self) -> Ids:
+        return self._buffer[: self._length].copy()
+
+    def _budget(self, length: int, sampled: int) -> int:
+        """The most tokens that a completion can use after a context of `length`, and `sampled` tokens of the episode."""
+        left = self.max_completion_tokens if self.max_episode_tokens is None else self.max_episode_tokens - sampled
+        return max(0, min(self.max_completion_tokens, self.max_context_tokens - length, left))
+
+    def _info(
+        self,
+        problem: Problem,
+        last: TurnRecord | None,
+        turns: int,
+        stop: StopReason | None,
+        length: int,
+        *,
+        place: tuple[int, int, int] = (0, 0, 0),
+        errors: int = 0,
+        judged: int = 0,
+        sampled: int = 0,
+    ) -> dict[str, Any]:
+        """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
+        new_ids_start, feedback_start, segment = place
+        info = StepInfo(
+            problem_id=problem.id,
+            prompt=self._shown(problem).prompt,
+            metadata={k: v if type(v) in _PLAIN else copy.deepcopy(v) for k, v in problem.metadata.items()},
+            turn=turns,
+            turns_left=0 if stop is not None else self.num_turns - turns,
+            verdict=None if last is None else _without_gold(last.verdict),
+            response="" if last is None else last.response,
+            feedback="" if last is None else last.feedback,
+            new_ids_start=new_ids_start,
+            feedback_start=feedback_start,
+            segment=segment,
+            completion_budget=0 if stop is not None else self._budget(length, sampled),
+            context_left=max(0, self.max_context_tokens - length),
+            stop_reason=None if stop is None else stop.value,
+            verifier_errors=errors,
+            judged_turns=judged,
+        )
+        if self.gold_in_info:
+            info["gold"] = problem.gold
+        if last is not None and last.reward_terms is not None:
+            info["reward_terms"] = dict(last.reward_terms)
+        return dict(info)
+
+    def _print_new(self) -> None:
+        """Prints what came with the last call (mode "human")."""
+        from mathturn_gym.base.render import print_new
+
+        print_new(self._shown(self.problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
+
+
+def _action_length(turn: TurnRecord) -> int:
+    return turn.feedback_start - turn.start
+
+
+def _check_template(template: str | None) -> str | None:
+    if template is not None and (not isinstance(template, str) or _PLACEHOLDER not in template):
+        raise InvalidValueError(
+            f"prompt_template must be a text with {_PLACEHOLDER} where the problem's text goes, got {template!r}"
+        )
+    return template
+
+
+def _check_bool(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _without_gold(verdict: Verdict) -> Verdict:
+    """The verdict as `info` may show it: without the gold answer, and without a clock."""
+    return Verdict(
+        verdict.status,
+        verdict.reason,
+        verdict.score,
+        verdict.answer,
+        verdict.span,
+        gold=None,
+        tier=verdict.tier,
+        rule=verdict.rule,
+    )

@@ -1,0 +1,26 @@
+"""Figures of episodes: accuracy by turn, correction against luck, cost, each with an interval that covers.
+
+>>> sorted(MEANING)[:3]
+['acc@k', 'corrected', 'cut_off']
+"""
+
+from __future__ import annotations
+
+from mathturn_gym.episodes.metrics.compare import Comparison, Difference, compare
+from mathturn_gym.episodes.metrics.figures import MEANING, QUESTIONS
+from mathturn_gym.episodes.metrics.intervals import Estimate
+from mathturn_gym.episodes.metrics.report import Report, majority_at_k, pass_at_k, read_leniently, summarize
+
+__all__ = [
+    "MEANING",
+    "QUESTIONS",
+    "Comparison",
+    "Difference",
+    "Estimate",
+    "Report",
+    "compare",
+    "majority_at_k",
+    "pass_at_k",
+    "read_leniently",
+    "summarize",
+]

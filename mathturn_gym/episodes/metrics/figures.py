@@ -1,0 +1,338 @@
+"""What is counted: every figure as a numerator and a denominator per episode or per problem."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from mathturn_gym.episodes.metrics.intervals import Bounds, Floats, cluster_sums
+from mathturn_gym.episodes.metrics.report import majority_at_k, pass_at_k
+from mathturn_gym.types import Episode, Status, StopReason
+from mathturn_gym.verifier import answer_key
+
+MEANING: Final[dict[str, str]] = {
+    "acc@k": "episodes solved within the first k turns",
+    "right@k": "episodes whose answer stands right after turn k (an answer stands once its episode has ended)",
+    "delta_1_2": "right@2 minus right@1",
+    "wrong_to_right": "of the turns that were not right and had a successor: the successor is right",
+    "right_to_wrong": "of the right turns that had a successor: the successor is not right",
+    "corrected": "of the episodes whose first turn was not right: a later one is",
+    "turns": "turns per episode",
+    "turns_to_success": "turns up to the first right one, over the solved episodes",
+    "tokens": "ids that the policy sampled, per episode",
+    "tokens_to_success": "ids sampled up to the end of the first right turn, over the solved episodes",
+    "tokens_per_solved": "all ids sampled, divided by the number of solved episodes: what a solution costs",
+    "return": "discounted return of the first turn (the sum of rewards where an episode carries no returns)",
+    "no_answer": "of all turns: no answer was found",
+    "undecided": "of all turns: the verifier could not decide",
+    "judged": "of all turns: a judge decided, because the verifier could not",
+    "verifier_errors": "of all turns: a verifier of the user's raised (such turns are undecided, too)",
+    "cut_off": "of all turns: the completion was ended by its budget",
+    "repeated_answer": "of the answers given after a turn that was not right: one that was not right before",
+    "distinct_answers": "different answers per episode that gave any",
+    "right_if_answered": "of the first turns with an answer: right",
+    "siblings_if_answered": "first-turn accuracy of the *other* answering episodes on the problem, where this answered",
+    "siblings_if_silent": "the same where this episode's first turn gave no answer (lower: silence is informed)",
+    "pass@k": "at least one of k first turns is right (unbiased)",
+    "majority@k": "the most frequent answer of k first turns is right (unbiased)",
+    "retry_gain@k": "acc@k minus pass@k: what k turns win over k independent first turns",
+}
+"""Every figure in words; `@k` stands for `@1`, `@2` and so on."""
+
+QUESTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "How often is it right?": ("acc@k", "right@k", "right_if_answered"),
+    "Does it use the feedback?": (
+        "corrected",
+        "delta_1_2",
+        "wrong_to_right",
+        "right_to_wrong",
+        "repeated_answer",
+        "distinct_answers",
+    ),
+    "Are turns worth more than fresh starts?": ("pass@k", "majority@k", "retry_gain@k"),
+    "What does it earn, and what does it cost?": (
+        "return",
+        "turns",
+        "turns_to_success",
+        "tokens",
+        "tokens_to_success",
+        "tokens_per_solved",
+    ),
+    "What goes wrong?": ("no_answer", "undecided", "judged", "verifier_errors", "cut_off"),
+    "Is it silent where it does not know?": ("siblings_if_answered", "siblings_if_silent"),
+}
+"""The figures by the question that they answer: how reports are ordered."""
+
+
+RATE: Final[Bounds] = (0.0, 1.0)
+SIGNED: Final[Bounds] = (-1.0, 1.0)
+POSITIVE: Final[Bounds] = (0.0, None)
+ANY: Final[Bounds] = (None, None)
+
+
+class Column(NamedTuple):
+    """A figure as a ratio of sums: `top.sum() / bottom.sum()`, rows being episodes or problems.
+
+    Attributes:
+        name: Of the figure.
+        top: float64, the numerator by row.
+        bottom: float64, the denominator by row.
+        bounds: Of the figure.
+        units: Observations that the figure is made of; None for as many as `bottom` counts.
+    """
+
+    name: str
+    top: Floats
+    bottom: Floats
+    bounds: Bounds = RATE
+    units: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFacts:
+    """What the figures need of an episode.
+
+    Args:
+        problem_id: The cluster it belongs to.
+        right: K flags, one per turn.
+        statuses: K statuses.
+        answers: K answers (as `answer_key` writes them), None for none.
+        tokens: K lengths.
+        cut_off: Turns that their budget ended.
+        judged: Turns on which a judge decided.
+        verifier_errors: Turns whose verifier raised.
+        settled: It ended by being solved: its last answer stands.
+        value: Its return.
+    """
+
+    problem_id: str
+    right: tuple[bool, ...]
+    statuses: tuple[Status, ...]
+    answers: tuple[str | None, ...]
+    tokens: tuple[int, ...]
+    cut_off: int
+    judged: int
+    verifier_errors: int
+    settled: bool
+    value: float
+
+    @property
+    def first_success(self) -> int | None:
+        """Index of the first right turn, or None."""
+        return self.right.index(True) if any(self.right) else None
+
+    def right_after(self, turn: int) -> bool:
+        """The answer that stands after turn `turn` (from 1) is right."""
+        if turn <= len(self.right):
+            return self.right[turn - 1]
+        return self.settled and self.right[-1]
+
+
+def facts(episode: Episode) -> EpisodeFacts:
+    """The facts of one episode."""
+    returns = episode.returns
+    value = float(episode.rewards.sum()) if returns is None or not len(returns) else float(returns[0])
+    return EpisodeFacts(
+        problem_id=episode.problem_id,
+        right=tuple(verdict.correct for verdict in episode.verdicts),
+        statuses=tuple(verdict.status for verdict in episode.verdicts),
+        answers=tuple(None if v.answer is None else answer_key(v.answer) for v in episode.verdicts),
+        tokens=tuple((episode.turn_spans[:, 1] - episode.turn_spans[:, 0]).tolist()),
+        cut_off=sum(episode.turn_truncated),
+        judged=sum(verdict.is_judged for verdict in episode.verdicts),
+        verifier_errors=sum(verdict.is_verifier_error for verdict in episode.verdicts),
+        settled=episode.stop_reason is StopReason.SOLVED,
+        value=value,
+    )
+
+
+def episode_columns(episodes: Sequence[EpisodeFacts], turns: int) -> Iterator[Column]:
+    """The figures that are sums over episodes.
+
+    Args:
+        episodes: E episodes.
+        turns: T, the most turns that any has.
+    """
+    one = np.ones(len(episodes))
+    first = [e.first_success for e in episodes]
+    solved = _floats([f is not None for f in first])
+    for k in range(1, turns + 1):
+        yield Column(f"acc@{k}", _floats([f is not None and f < k for f in first]), one)
+    for k in range(1, turns + 1):
+        yield Column(f"right@{k}", _floats([e.right_after(k) for e in episodes]), one)
+    if turns > 1:
+        delta = [float(e.right_after(2)) - float(e.right_after(1)) for e in episodes]
+        yield Column("delta_1_2", _floats(delta), one, SIGNED)
+        yield from _transitions(episodes)
+        missed = _floats([bool(e.right) and not e.right[0] for e in episodes])
+        yield Column("corrected", missed * solved, missed)
+    # An episode whose prompt did not fit has no turn.
+    fewest = float(min((len(e.right) for e in episodes), default=0) > 0)
+    yield Column("turns", _floats([len(e.right) for e in episodes]), one, _between(fewest, turns))
+    to_success = _floats([0 if f is None else f + 1 for f in first])
+    yield Column("turns_to_success", to_success, solved, _between(1.0, turns))
+    tokens = _floats([sum(e.tokens) for e in episodes])
+    until = [0 if f is None else sum(e.tokens[: f + 1]) for e, f in zip(episodes, first, strict=True)]
+    yield Column("tokens", tokens, one, POSITIVE)
+    yield Column("tokens_to_success", _floats(until), solved, POSITIVE)
+    yield Column("tokens_per_solved", tokens, solved, POSITIVE)
+    yield Column("return", _floats([e.value for e in episodes]), one, ANY)
+    yield from _answers(episodes, turns)
+
+
+def _between(low: float, turns: int) -> Bounds:
+    """Bounds of what counts turns; one turn leaves nothing to vary."""
+    return (low, float(turns)) if turns > low else POSITIVE
+
+
+def _transitions(episodes: Sequence[EpisodeFacts]) -> Iterator[Column]:
+    pairs = [list(zip(e.right[:-1], e.right[1:], strict=True)) for e in episodes]
+    for name, before in (("wrong_to_right", False), ("right_to_wrong", True)):
+        top = [sum(a is before and b is not before for a, b in row) for row in pairs]
+        yield Column(name, _floats(top), _floats([sum(a is before for a, _ in row) for row in pairs]))
+
+
+def _answers(episodes: Sequence[EpisodeFacts], most: int) -> Iterator[Column]:
+    turns = _floats([len(e.right) for e in episodes])
+    for name, status in (("no_answer", Status.NO_ANSWER), ("undecided", Status.UNDECIDED)):
+        yield Column(name, _floats([e.statuses.count(status) for e in episodes]), turns)
+    yield Column("judged", _floats([e.judged for e in episodes]), turns)
+    yield Column("verifier_errors", _floats([e.verifier_errors for e in episodes]), turns)
+    yield Column("cut_off", _floats([e.cut_off for e in episodes]), turns)
+    repeats, retries = zip(*(_repeats(e) for e in episodes), strict=True) if episodes else ((), ())
+    yield Column("repeated_answer", _floats(repeats), _floats(retries))
+    distinct = _floats([len(set(e.answers) - {None}) for e in episodes])
+    yield Column("distinct_answers", distinct, (distinct > 0).astype(np.float64), _between(1.0, most))
+    answered = _floats([bool(e.answers) and e.answers[0] is not None for e in episodes])
+    right = _floats([bool(e.right) and e.right[0] for e in episodes])
+    yield Column("right_if_answered", answered * right, answered)
+    yield from _silence(episodes, answered, answered * right)
+
+
+def _repeats(episode: EpisodeFacts) -> tuple[int, int]:
+    """(answers that repeat one that was not right, answers given after a turn that was not right)."""
+    failed: set[str] = set()
+    repeats = retries = 0
+    for k, answer in enumerate(episode.answers):
+        if answer is not None and k and not episode.right[k - 1]:
+            retries += 1
+            repeats += answer in failed
+        if answer is not None and not episode.right[k]:
+            failed.add(answer)
+    return repeats, retries
+
+
+def _silence(episodes: Sequence[EpisodeFacts], answered: Floats, right: Floats) -> Iterator[Column]:
+    """How well the problem's other episodes do, by whether this one answered."""
+    ids = np.unique([e.problem_id for e in episodes], return_inverse=True)[1] if episodes else np.zeros(0, np.int64)
+    others = np.bincount(ids, weights=answered)[ids] - answered if len(ids) else np.zeros(0)
+    others_right = np.bincount(ids, weights=right)[ids] - right if len(ids) else np.zeros(0)
+    accuracy = np.divide(others_right, others, out=np.zeros(len(ids)), where=others > 0)
+    for name, asked in (("siblings_if_answered", answered), ("siblings_if_silent", 1 - answered)):
+        usable = asked * (others > 0)
+        yield Column(name, usable * accuracy, usable)
+
+
+def problem_columns(groups: Sequence[Sequence[EpisodeFacts]], turns: int) -> Iterator[Column]:
+    """The figures of independent samples: the first turns of the episodes on a problem.
+
+    A problem counts towards `@k` where it has k episodes or more.
+
+    Args:
+        groups: Per problem, its episodes.
+        turns: T, the most turns that any has.
+    """
+    samples = [[_first(e) for e in group] for group in groups]
+    most = max((len(group) for group in samples), default=0)
+    for k in sorted({*range(1, turns + 1), *(2**i for i in range(12))}):
+        if k > most or most == 1:
+            continue
+        enough = [len(group) >= k for group in samples]
+        passes = [
+            pass_at_k(len(s), sum(r for _, r in s), k) if ok else 0.0 for s, ok in zip(samples, enough, strict=True)
+        ]
+        votes = [
+            majority_at_k([a for a, _ in s], [r for _, r in s], k) if ok else 0.0
+            for s, ok in zip(samples, enough, strict=True)
+        ]
+        drawn = float(sum(len(group) for group, ok in zip(samples, enough, strict=True) if ok))
+        yield Column(f"pass@{k}", _floats(passes), _floats(enough), units=drawn)
+        yield Column(f"majority@{k}", _floats(votes), _floats(enough), units=drawn)
+        if 2 <= k <= turns:
+            within = [sum(_solved_within(e, k) for e in group) / len(group) for group in groups]
+            gain = (_floats(within) - _floats(passes)) * _floats(enough)
+            yield Column(f"retry_gain@{k}", gain, _floats(enough), SIGNED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """Every figure's numerator and denominator per problem.
+
+    Args:
+        problem_ids: C ids, in the order of their first episode.
+        turns: T, the most turns that any episode has.
+        names: F figures.
+        bounds: F pairs; of each figure.
+        units: F numbers; observations that each figure is made of.
+        tops_CF: float64 (C, F).
+        bottoms_CF: float64 (C, F).
+    """
+
+    problem_ids: tuple[str, ...]
+    turns: int
+    names: tuple[str, ...]
+    bounds: tuple[Bounds, ...]
+    units: tuple[float, ...]
+    tops_CF: Floats  # noqa: N815 - arrays carry their shape
+    bottoms_CF: Floats  # noqa: N815
+
+
+def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) -> Counts:
+    """Counts all figures.
+
+    Args:
+        known: The episodes.
+        turns: The least T; None for the most turns that any episode has.
+    """
+    groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
+    for fact in known:
+        groups[fact.problem_id].append(fact)
+    turns = max([turns or 0, *(len(fact.right) for fact in known)])
+    position = {problem_id: i for i, problem_id in enumerate(groups)}
+    clusters = np.array([position[fact.problem_id] for fact in known], np.int64)
+    by_episode, by_problem = list(episode_columns(known, turns)), list(problem_columns(list(groups.values()), turns))
+    sums = [
+        np.concatenate(
+            [
+                cluster_sums(clusters, _matrix([getattr(c, part) for c in by_episode], len(known)), len(groups)),
+                _matrix([getattr(c, part) for c in by_problem], len(groups)),
+            ],
+            axis=1,
+        )
+        for part in ("top", "bottom")
+    ]
+    columns = by_episode + by_problem
+    units = [float(sums[1][:, f].sum()) if c.units is None else c.units for f, c in enumerate(columns)]
+    names, bounds = tuple(c.name for c in columns), tuple(c.bounds for c in columns)
+    return Counts(tuple(groups), turns, names, bounds, tuple(units), *sums)
+
+
+def _matrix(columns: Sequence[Floats], rows: int) -> Floats:
+    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
+
+
+def _first(episode: EpisodeFacts) -> tuple[str | None, bool]:
+    return (episode.answers[0], episode.right[0]) if episode.right else (None, False)
+
+
+def _solved_within(episode: EpisodeFacts, turns: int) -> bool:
+    first = episode.first_success
+    return first is not None and first < turns
+
+
+def _floats(values: Sequence[float] | Floats) -> Floats:
+    return np.asarray(values, np.float64)

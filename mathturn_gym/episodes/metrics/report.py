@@ -1,0 +1,273 @@
+"""`summarize`: episodes in, figures with intervals out, overall and per family and level."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from mathturn_gym.episodes.metrics.figures import QUESTIONS, count_by_problem, facts
+from mathturn_gym.episodes.metrics.intervals import Estimate, check_confidence, ratio_estimate
+from mathturn_gym.errors import InvalidValueError, check_int
+from mathturn_gym.types import Episode, Status, Verdict
+from mathturn_gym.verifier import Verifier, answer_key
+
+
+def read_leniently(episodes: Sequence[Episode], verifier: Verifier | None = None) -> list[Episode]:
+    """The episodes, with answers also where none was marked: the last formula or number of such a turn counts.
+
+    Turns that have an answer keep their verdict. So accuracy can only rise, and what it rises by is what the policy
+    knows and does not say in the form that was asked for. The episodes are those that were played: where the
+    environment took a turn for one without an answer, it went on.
+
+    Args:
+        episodes: With texts and gold answers (`gold_in_info=True`).
+        verifier: Reads what has no answer; None is `Verifier(extract="lenient")`.
+
+    Raises:
+        InvalidValueError: an episode without texts or without a gold answer.
+
+    >>> read_leniently([])
+    []
+    """
+    found = [list(episode.verdicts) for episode in episodes]
+    open_turns = [
+        (i, k)
+        for i, verdicts in enumerate(found)
+        for k, verdict in enumerate(verdicts)
+        if verdict.status is Status.NO_ANSWER
+    ]
+    for i in {i for i, _ in open_turns}:
+        if not (episodes[i].responses and episodes[i].gold):
+            raise InvalidValueError(
+                f"episode {episodes[i].index} has no texts or no gold answer to read again: collect with gold_in_info=True"
+            )
+    reader = Verifier(extract="lenient") if verifier is None else verifier
+    responses = [episodes[i].responses[k] for i, k in open_turns]
+    again: list[Verdict] = reader.verify_batch(responses, [episodes[i].gold for i, _ in open_turns])
+    for (i, k), verdict in zip(open_turns, again, strict=True):
+        found[i][k] = verdict
+    return [
+        dataclasses.replace(episode, verdicts=tuple(verdicts))
+        for episode, verdicts in zip(episodes, found, strict=True)
+    ]
+
+
+# ---- figures of independent samples: pass@k and majority@k, exact expectations over all choices of k of n samples
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """Unbiased estimate of the chance that at least one of k samples is right: 1 - C(n-c, k) / C(n, k).
+
+    The estimator of Chen et al., *Evaluating Large Language Models Trained on Code* (2021), §2.1.
+
+    Args:
+        samples: Samples drawn, n.
+        right: How many of them are right, c.
+        k: In 1..n.
+
+    Raises:
+        InvalidValueError: k is not in 1..n, or c not in 0..n.
+
+    >>> pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
+    (0.5, 1.0)
+    """
+    samples = check_int("samples", samples, low=1)
+    right = check_int("right", right, low=0, high=samples)
+    k = check_int("k", k, low=1, high=samples)
+    return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int) -> float:
+    """Unbiased estimate of the chance that the most frequent answer of k samples is right.
+
+    The mean over all C(n, k) choices of k of the n samples (counted by polynomials, not listed). Samples without an
+    answer do not vote, right answers are one candidate however they are written, a tie is broken by lot, and a choice
+    without any vote is wrong.
+
+    Args:
+        answers: n answers, None for none.
+        right: n flags.
+        k: In 1..n.
+
+    Raises:
+        InvalidValueError: lengths that differ, or k is not in 1..n.
+
+    >>> majority_at_k(["4", "4", "5"], [True, True, False], 3)
+    1.0
+    >>> majority_at_k(["4", "5"], [True, False], 2)
+    0.5
+    """
+    if len(answers) != len(right):
+        raise InvalidValueError(f"right must have one flag per answer: {len(right)} for {len(answers)}")
+    k = check_int("k", k, low=1, high=max(1, len(answers)))
+    if k > len(answers):
+        raise InvalidValueError(f"k must be at most the number of samples, {len(answers)}, got {k}")
+    correct = sum(right)
+    wrong = Counter(answer_key(a) for a, ok in zip(answers, right, strict=True) if not ok and a is not None)
+    silent = sum(1 for a, ok in zip(answers, right, strict=True) if not ok and a is None)
+    total = Fraction(0)
+    for votes in range(1, min(correct, k) + 1):
+        total += math.comb(correct, votes) * _others(list(wrong.values()), silent, k - votes, votes)
+    return float(total / math.comb(len(answers), k))
+
+
+def _others(counts: list[int], silent: int, size: int, votes: int) -> Fraction:
+    """Choices of `size` samples of the others that give none more than `votes`; one tied t ways counts 1 / (t + 1)."""
+    ways: dict[tuple[int, int], int] = {(0, 0): 1}  # (samples chosen, candidates that tie) -> choices
+    for count in counts:
+        grown: Counter[tuple[int, int]] = Counter()
+        for (chosen, ties), number in ways.items():
+            for more in range(min(count, votes, size - chosen) + 1):
+                grown[chosen + more, ties + (more == votes)] += number * math.comb(count, more)
+        ways = grown
+    return sum(
+        (
+            Fraction(number * math.comb(silent, size - chosen), ties + 1)
+            for (chosen, ties), number in ways.items()
+            if size - chosen <= silent
+        ),
+        Fraction(0),
+    )
+
+
+# ---- `summarize`: episodes in, figures with intervals out, overall and per family and level
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of a set of episodes (`metrics.MEANING` says what each is).
+
+    Args:
+        episodes: How many.
+        problems: On how many different problems; the intervals are made of these.
+        turns: The most turns that an episode had, T.
+        confidence: Of the intervals.
+        figures: By name: `acc@1` … `acc@T`, and the others.
+        stop_reasons: Episodes by why they ended ("none": cut short by their user).
+        verdicts: Turns by status.
+        by: The same per value of a metadata key: `report.by["family"]["lins"]`.
+    """
+
+    episodes: int
+    problems: int
+    turns: int
+    confidence: float
+    figures: Mapping[str, Estimate]
+    stop_reasons: Mapping[str, int]
+    verdicts: Mapping[str, int]
+    by: Mapping[str, Mapping[str, Report]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Estimate:
+        """The figure `name`."""
+        return self.figures[name]
+
+    def __repr__(self) -> str:
+        """`Report(64 episodes on 16 problems: acc@1 0.250 [0.145, 0.383], acc@4 0.500 [0.352, 0.648])`."""
+        names = dict.fromkeys(("acc@1", f"acc@{self.turns}"))
+        shown = ", ".join(f"{name} {self.figures[name]}" for name in names if name in self.figures)
+        return f"Report({self.episodes} episodes on {self.problems} problems{f': {shown}' if shown else ''})"
+
+    def by_question(self) -> dict[str, list[str]]:
+        """The names of the figures that have a value, by the question that they answer (`metrics.QUESTIONS`).
+
+        >>> summarize([]).by_question()
+        {}
+        """
+        known = [name for name, figure in self.figures.items() if figure.value is not None]
+        names = {
+            question: [name for stem in stems for name in known if stem == re.sub("@.*", "@k", name)]
+            for question, stems in QUESTIONS.items()
+        }
+        return {question: found for question, found in names.items() if found}
+
+    def _repr_html_(self) -> str:
+        from mathturn_gym.show.notebook import report_html
+
+        return report_html(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {
+            "episodes": self.episodes,
+            "problems": self.problems,
+            "turns": self.turns,
+            "confidence": self.confidence,
+            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
+            "stop_reasons": dict(self.stop_reasons),
+            "verdicts": dict(self.verdicts),
+            "by": {key: {value: r.to_dict() for value, r in parts.items()} for key, parts in self.by.items()},
+        }
+
+
+def summarize(
+    episodes: Sequence[Episode], *, confidence: float = 0.95, by: Sequence[str] = ("family", "level")
+) -> Report:
+    """The figures of a set of episodes, with intervals (see `metrics.intervals`).
+
+    Episodes on the same problem count as one problem with several episodes. An episode without a turn (its prompt did not
+    fit) counts as unsolved. Figures of independent samples (`pass@k` and those built on it) take the first turns of the
+    episodes that share a problem, so they need groups: `collect(…, group_size=8)`.
+
+    Args:
+        episodes: Any number.
+        confidence: Of the intervals, in (0, 1).
+        by: Metadata keys to report by as well, where the episodes have more than one value of them.
+
+    Raises:
+        InvalidValueError: an argument outside what is allowed.
+
+    >>> summarize([]).figures["turns"].value is None
+    True
+    """
+    check_confidence(confidence)
+    known = [facts(episode) for episode in episodes]
+    counts = count_by_problem(known)
+    estimates = [
+        ratio_estimate(
+            counts.tops_CF[:, f],
+            counts.bottoms_CF[:, f],
+            counts.bounds[f],
+            units=counts.units[f],
+            confidence=confidence,
+        )
+        for f in range(len(counts.names))
+    ]
+    return Report(
+        episodes=len(known),
+        problems=len(counts.problem_ids),
+        turns=counts.turns,
+        confidence=confidence,
+        figures=dict(zip(counts.names, estimates, strict=True)),
+        stop_reasons=dict(Counter("none" if e.stop_reason is None else e.stop_reason.value for e in episodes)),
+        verdicts=dict(Counter(status.value for fact in known for status in fact.statuses)),
+        by={
+            key: {
+                value: summarize(part, confidence=confidence, by=())
+                for value, part in sorted(parts.items(), key=_in_order)
+            }
+            for key, parts in ((key, _parts(episodes, key)) for key in by)
+            if len(parts) > 1
+        },
+    )
+
+
+def _in_order(part: tuple[str, Any]) -> tuple[bool, float, str]:
+    """Numbers by their size, before all other values."""
+    value = part[0]
+    number = value.removeprefix("-").isdecimal()
+    return not number, float(value) if number else 0.0, value
+
+
+def _parts(episodes: Sequence[Episode], key: str) -> dict[str, list[Episode]]:
+    """The episodes by the value that their metadata has for `key`; those that have none are left out."""
+    parts: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        if key in episode.metadata:
+            parts[str(episode.metadata[key])].append(episode)
+    return parts

@@ -1,0 +1,37 @@
+"""Episodes to tensors and back: layouts, masks, micro-batches.
+
+pack(episodes, layout=..., form=...) ─► PackedBatch ─► micro_batches ─► model_inputs ─► token_logprobs ─► policy_loss
+                                            └─► unpack ─► the same episodes, to the bit
+"""
+
+from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS, Facts, FactsTable, Form, Layout, PackedBatch, Pieces
+from mathturn_gym.episodes.packing.layouts import pack, unpack
+from mathturn_gym.episodes.packing.selection import (
+    dense_mask,
+    drop_stale,
+    mask_mod,
+    mask_stale,
+    micro_batches,
+    model_inputs,
+    select_rows,
+)
+
+__all__ = [
+    "FORMS",
+    "LAYOUTS",
+    "Facts",
+    "FactsTable",
+    "Form",
+    "Layout",
+    "PackedBatch",
+    "Pieces",
+    "dense_mask",
+    "drop_stale",
+    "mask_mod",
+    "mask_stale",
+    "micro_batches",
+    "model_inputs",
+    "pack",
+    "select_rows",
+    "unpack",
+]

@@ -1,0 +1,173 @@
+"""`collect` and `acollect`: one plan, three schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+import gymnasium as gym
+
+from mathturn_gym.episodes.rollout._recorder import AsyncPolicy, EpisodePlan, Scheduler, StreamingPolicy
+from mathturn_gym.episodes.rollout._schedulers import (
+    Progress,
+    play_asyncio,
+    play_batched,
+    play_streaming,
+    seats_of,
+    stream_asyncio,
+)
+from mathturn_gym.errors import InvalidValueError, RunError, check_int, raise_unknown_name
+from mathturn_gym.types import Episode, Policy
+
+VectorEnv: TypeAlias = gym.vector.VectorEnv[Any, Any, Any]
+
+_NEEDS: Final = {
+    "batched": ("complete",),
+    "streaming": ("submit", "advance", "cancel", "release"),
+    "async": ("acomplete",),
+}
+
+
+def collect(
+    env: VectorEnv,
+    policy: Policy | StreamingPolicy | AsyncPolicy,
+    episodes: int,
+    *,
+    seed: int = 0,
+    first_index: int = 0,
+    group_size: int = 1,
+    discount: float = 1.0,
+    problem_ids: Sequence[str] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+    scheduler: Scheduler | Literal["auto"] = "auto",
+) -> list[Episode]:
+    """Plays episodes in a vector environment, refilling each place as soon as its episode ends.
+
+    Args:
+        env: From `gym.make_vec`, in any autoreset mode (`collect` chooses every problem itself).
+        policy: Asked with the contexts of running episodes, whatever their lengths.
+        episodes: How many to play.
+        seed: With an episode's index, decides its problem and its samples.
+        first_index: Index of the first episode: `collect(…, 10, first_index=10)` continues `collect(…, 10)`.
+        group_size: Consecutive episodes that play the same problem (with samples of their own).
+        discount: Per turn, for the episodes' `returns`.
+        problem_ids: Play these, episode i on `problem_ids[(i // group_size) % len]`, not the stream of `seed`.
+        on_episode: Called with each episode as it ends (for progress, or to save it).
+        scheduler: How the policy is asked (see `mathturn_gym.episodes.rollout`). "auto" takes what the policy declares as its
+            `scheduler`, and "batched" for a policy that declares nothing, or a streaming one where the environments are
+            in other processes or behind a vector wrapper. The episodes are the same in every case.
+
+    Returns:
+        The episodes in order of their index.
+
+    Raises:
+        InvalidValueError: an argument is outside what is allowed.
+        RunError: the policy, the verifier or a function of the user's cannot go on (`PolicyError`, `VerifierError`,
+            `UserFunctionError`); the error's `finished` holds the episodes that had ended.
+    """
+    indices = _indices(episodes, first_index)
+    plan = EpisodePlan(seed, group_size, problem_ids, discount)
+    chosen = _choose(scheduler, policy, env)
+    done: dict[int, Episode] = {}
+
+    def keep(episode: Episode) -> None:
+        done[episode.index] = episode
+        if on_episode is not None:
+            on_episode(episode)
+
+    try:
+        if chosen == "batched":
+            play_batched(env, cast("Policy", policy), plan, indices, keep)
+        else:
+            seats = seats_of(env, f"scheduler {chosen!r}")
+            if chosen == "streaming":
+                play_streaming(seats, cast("StreamingPolicy", policy), plan, indices, keep)
+            else:
+                play_asyncio(seats, cast("AsyncPolicy", policy), plan, indices, keep)
+            env.reset()  # its environments were played one by one, which its own bookkeeping has not seen
+    except RunError as error:
+        error.finished = tuple(done[index] for index in sorted(done))
+        raise
+    return [done[index] for index in indices]
+
+
+async def acollect(
+    env: VectorEnv,
+    policy: AsyncPolicy,
+    episodes: int,
+    *,
+    seed: int = 0,
+    first_index: int = 0,
+    group_size: int = 1,
+    discount: float = 1.0,
+    problem_ids: Sequence[str] | None = None,
+    max_waiting: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> AsyncGenerator[Episode, None]:
+    """The asyncio form of `collect`: yields the same episodes, each as it finishes.
+
+    Leaving the loop early (`aclosing`, or canceling the task) cancels what runs, its requests included. Where the policy
+    fails, episodes that had finished are still yielded, then the error is raised.
+
+    Args:
+        env: As for `collect`, with environments in this process; `env.num_envs` episodes run at the same time.
+        policy: Asked one context at a time.
+        episodes: How many to play.
+        seed: See `collect`.
+        first_index: See `collect`.
+        group_size: See `collect`.
+        discount: See `collect`.
+        problem_ids: See `collect`.
+        max_waiting: Back-pressure: with so many finished episodes not yet taken, the others wait; None takes
+            `env.num_envs`.
+        on_progress: Called as each episode finishes.
+
+    Yields:
+        Episodes, in the order in which they finish.
+
+    Raises:
+        InvalidValueError: an argument is outside what is allowed.
+        RunError: the policy, the verifier or a function of the user's cannot go on.
+    """
+    indices = _indices(episodes, first_index)
+    plan = EpisodePlan(seed, group_size, problem_ids, discount)
+    _choose("async", policy, env)
+    seats = seats_of(env, "acollect()")
+    waiting = check_int("max_waiting", len(seats) if max_waiting is None else max_waiting, low=1)
+    stream = stream_asyncio(seats, policy, plan, indices, max_waiting=waiting, on_progress=on_progress)
+    async with aclosing(stream):
+        async for episode in stream:
+            yield episode
+    env.reset()  # as in `collect`
+
+
+def _indices(episodes: int, first_index: int) -> range:
+    first = check_int("first_index", first_index, low=0)
+    return range(first, first + check_int("episodes", episodes, low=0))
+
+
+def _choose(scheduler: str, policy: Any, env: VectorEnv) -> str:
+    """The scheduler: the one asked for, or the one that the policy declares, as far as the environment allows it.
+
+    Raises:
+        InvalidValueError: there is none of that name, the policy cannot be asked so, or the environment is a single one.
+    """
+    if getattr(env, "num_envs", None) is None:
+        raise InvalidValueError(
+            f"env must be a vector environment, got {env!r}: gym.make_vec(ID, num_envs=n) makes one, n = 1 included"
+        )
+    declared = str(getattr(policy, "scheduler", "batched"))
+    chosen = declared if scheduler == "auto" else scheduler
+    if chosen not in _NEEDS:
+        field = "scheduler" if scheduler != "auto" else f"scheduler of policy {type(policy).__name__}"
+        raise_unknown_name(field, chosen, [*get_args(Scheduler), *(["auto"] if scheduler != "auto" else [])])
+    if scheduler == "auto" and chosen == "streaming" and not hasattr(env, "envs"):
+        chosen = "batched"
+    missing = [name for name in _NEEDS[chosen] if not callable(getattr(policy, name, None))]
+    if missing:
+        raise InvalidValueError(
+            f"scheduler {chosen!r} needs a policy with {', '.join(f'{name}()' for name in missing)}, which {policy!r} does"
+            f" not have; it declares {declared!r}"
+        )
+    return chosen

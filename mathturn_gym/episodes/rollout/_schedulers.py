@@ -1,0 +1,516 @@
+"""The scheduler for policies that are asked in asyncio: every episode is a task that awaits its own completions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from mathturn_gym.env import MathMultiTurnEnv, info_of
+from mathturn_gym.env.verification import TurnVerifier
+from mathturn_gym.episodes.rollout._recorder import (
+    EMPTY_COMPLETION,
+    AsyncPolicy,
+    EpisodePlan,
+    EpisodeRun,
+    StreamingPolicy,
+)
+from mathturn_gym.errors import InvalidValueError, PolicyError
+from mathturn_gym.types import Completion, Episode, Ids, Policy, TurnContext, Verdict
+
+
+class Seat:
+    """An environment, and the episode that runs in it.
+
+    Args:
+        env: The environment, wrapped or not.
+    """
+
+    def __init__(self, env: gym.Env[Ids, Ids]) -> None:
+        self.env = env
+        # Another environment below the wrappers verifies by itself, in `step`.
+        base: Any = env.unwrapped
+        self._base: MathMultiTurnEnv | None = base if isinstance(base, MathMultiTurnEnv) else None
+        self._run: EpisodeRun | None = None
+
+    @property
+    def run(self) -> EpisodeRun:
+        """The episode."""
+        assert self._run is not None
+        return self._run
+
+    @property
+    def verifier(self) -> TurnVerifier | None:
+        """What judges its turns; None where the environment does so itself."""
+        return None if self._base is None else self._base.verifier
+
+    def begin(self, plan: EpisodePlan, index: int) -> None:
+        """Starts episode `index`; where its prompt leaves no room to answer, also plays it."""
+        observation, info = self.env.reset(seed=plan.seed, options=plan.options(plan.number(index)))
+        self._run = EpisodeRun(plan, index, observation, info)
+        self._play_empty()
+
+    def turn(self, completion: Completion) -> TurnContext | None:
+        """The turn that a completion makes, to be judged before it is played; None where there is nothing to judge."""
+        return None if self._base is None else self._base.begin_turn(completion.ids)
+
+    def play(self, completion: Completion, context: TurnContext | None = None, verdict: Verdict | None = None) -> None:
+        """Plays one completion.
+
+        Args:
+            completion: The completion.
+            context: What `turn` made of it, and
+            verdict: its verdict, where it has been judged.
+        """
+        if self._base is not None and context is not None and verdict is not None:
+            self._base.supply_verdict(context, verdict)
+        self._step(completion)
+        self._play_empty()
+
+    def _play_empty(self) -> None:
+        while not self.run.over and self.run.budget == 0:
+            self._step(EMPTY_COMPLETION)
+
+    def _step(self, completion: Completion) -> None:
+        observation, reward, terminated, truncated, info = self.env.step(completion.ids)
+        self.run.add(completion, observation, float(reward), terminated, truncated, info)
+
+
+def seats_of(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[Seat]:
+    """A seat for each environment of a vector environment that can be played one by one.
+
+    Args:
+        env: The vector environment.
+        who: Who asks, for the message.
+
+    Raises:
+        InvalidValueError: its environments are out of reach (in other processes, or behind a vector wrapper).
+    """
+    envs: Sequence[gym.Env[Ids, Ids]] | None = getattr(env, "envs", None)
+    if envs is None:
+        raise InvalidValueError(
+            f"{who} plays the environments of a vector environment one by one, and those of {env!r} are out of reach:"
+            " use gym.make_vec's default form or SyncVectorEnv, and put wrappers around the single environments"
+            " (make_vec(…, wrappers=[…]))"
+        )
+    return [Seat(one) for one in envs]
+
+
+# ---- the scheduler for policies that answer whole batches: all running episodes go one turn further at once
+
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+
+
+def play_batched(
+    env: VectorEnv, policy: Policy, plan: EpisodePlan, indices: Sequence[int], keep: Callable[[Episode], None]
+) -> None:
+    """Plays episodes with one call of the policy and one step of the environment per turn of all that run.
+
+    Args:
+        env: Any vector environment, in any autoreset mode.
+        policy: The policy.
+        plan: What the episodes are.
+        indices: Which are played.
+        keep: Called with each as it ends.
+    """
+    slots = _Slots(env, plan)
+    release = getattr(policy, "release", None)
+    upcoming = iter(indices)
+    for slot, index in zip(range(env.num_envs), upcoming, strict=False):
+        slots.begin(slot, index)
+    slots.fill_idle()
+    while slots.running():
+        for slot in slots.step(policy):
+            run = slots.runs[slot]
+            assert run is not None
+            if release is not None:
+                for context in run.contexts:
+                    release(context)
+            keep(run.episode())
+            following = next(upcoming, None)
+            if following is None:
+                slots.retire(slot)
+            else:
+                slots.begin(slot, following)
+
+
+class _Slots:
+    """The places of a vector environment, each with the episode that runs in it (or none)."""
+
+    def __init__(self, env: VectorEnv, plan: EpisodePlan) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if mode is AutoresetMode.NEXT_STEP and getattr(env, "shared_memory", None) is False:
+            # There AsyncVectorEnv forgets that a place was reset by hand, and resets it again instead of stepping.
+            raise InvalidValueError(
+                "collect() cannot use AsyncVectorEnv with shared_memory=False and autoreset_mode NEXT_STEP:"
+                " leave shared_memory at its default, or use AutoresetMode.DISABLED"
+            )
+        self._env, self._plan = env, plan
+        self._same_step = mode is AutoresetMode.SAME_STEP
+        self.runs: list[EpisodeRun | None] = [None] * env.num_envs
+        self._fresh = [False] * env.num_envs  # the place has an episode that can be stepped, ours or not
+
+    def begin(self, slot: int, index: int) -> None:
+        """Starts episode `index` in a place."""
+        observation, info = self._reset(slot, self._plan.number(index))
+        self.runs[slot] = EpisodeRun(self._plan, index, observation, info)
+
+    def retire(self, slot: int) -> None:
+        """Leaves a place without an episode of ours; it plays empty actions until the others are done."""
+        self.runs[slot] = None
+        self._reset(slot, 0)
+
+    def fill_idle(self) -> None:
+        """A vector environment steps all its places, so the unused ones need an episode to step through."""
+        for slot in range(self._env.num_envs):
+            if not self._fresh[slot]:
+                self.retire(slot)
+
+    def running(self) -> bool:
+        """True while some place has an episode of ours."""
+        return any(run is not None for run in self.runs)
+
+    def step(self, policy: Policy) -> list[int]:
+        """One vector step; returns the places whose episode of ours ended with it."""
+        completions = self._complete(policy)
+        actions = tuple(completions.get(slot, EMPTY_COMPLETION).ids for slot in range(self._env.num_envs))
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        ended = []
+        for slot, run in enumerate(self.runs):
+            over = bool(terminated[slot] or truncated[slot])
+            if run is None:
+                if over:
+                    self.retire(slot)
+                continue
+            final = over and self._same_step
+            observation = infos["final_obs"][slot] if final else observations[slot]
+            info = info_of(infos["final_info"] if final else infos, slot)
+            run.add(completions[slot], observation, rewards[slot], terminated[slot], truncated[slot], info)
+            if over:
+                ended.append(slot)
+        return ended
+
+    def _complete(self, policy: Policy) -> dict[int, Completion]:
+        """The completions of all running episodes; the policy is asked for those that have room to answer."""
+        runs = {slot: run for slot, run in enumerate(self.runs) if run is not None}
+        asked = [slot for slot, run in runs.items() if run.budget > 0]
+        found: list[Completion] = []
+        if asked:
+            found = policy.complete(
+                [runs[slot].context for slot in asked],
+                max_tokens=[runs[slot].budget for slot in asked],
+                seeds=[runs[slot].turn_seed for slot in asked],
+            )
+        if len(found) != len(asked):
+            raise InvalidValueError(f"policy {policy!r} returned {len(found)} completions for {len(asked)} contexts")
+        return {**dict.fromkeys(runs, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
+
+    def _reset(self, slot: int, number: int) -> tuple[Any, dict[str, Any]]:
+        mask = np.zeros(self._env.num_envs, np.bool_)
+        mask[slot] = True
+        observations, infos = self._env.reset(
+            seed=[self._plan.seed] * self._env.num_envs,  # type: ignore[arg-type]  # Gymnasium takes lists, its type does not
+            options={"reset_mask": mask, **self._plan.options(number)},
+        )
+        self._fresh[slot] = True
+        return np.array(observations[slot]), info_of(infos, slot)
+
+
+# ---- the scheduler for policies that answer requests as they end: no episode waits for the others' turns
+
+
+PATIENCE_SECONDS: Final = 0.1
+"""How long decoding waits for verdicts while no others are outstanding.
+
+Nearly all verdicts are there within it, so that a run goes the same way each time: the same requests share a batch. Async
+judges wait for something elsewhere, and are not waited for.
+"""
+
+STEPS_BETWEEN_LOOKS: Final = 8
+"""Steps of decoding after which outstanding verdicts are looked at again."""
+
+_Answer: TypeAlias = tuple[Seat, Completion, TurnContext]
+
+
+def play_streaming(
+    seats: Sequence[Seat],
+    policy: StreamingPolicy,
+    plan: EpisodePlan,
+    indices: Iterable[int],
+    keep: Callable[[Episode], None],
+) -> None:
+    """Plays episodes, each going on as soon as its completion and its verdict are there.
+
+    Args:
+        seats: One per episode that runs at the same time.
+        policy: The policy.
+        plan: What the episodes are.
+        indices: Which are played.
+        keep: Called with each as it ends.
+    """
+    stream = _Stream(seats, policy, plan, indices, keep)
+    try:
+        stream.run()
+    finally:
+        stream.cancel()
+
+
+class _Stream:
+    """Episodes on their way between the policy, which has been `asked`, and the verifier, which is `judging`."""
+
+    def __init__(
+        self,
+        seats: Sequence[Seat],
+        policy: StreamingPolicy,
+        plan: EpisodePlan,
+        indices: Iterable[int],
+        keep: Callable[[Episode], None],
+    ) -> None:
+        self._policy, self._plan, self._upcoming, self._keep = policy, plan, iter(indices), keep
+        self._idle = deque(seats)
+        self._asked: dict[int, Seat] = {}
+        self._judging: dict[Future[Verdict], _Answer] = {}
+
+    def run(self) -> None:
+        """Plays all episodes to their ends."""
+        self._begin()
+        while self._asked or self._judging:
+            if self._asked:
+                self._judge(self._advance())
+            self._settle()
+            self._begin()
+
+    def cancel(self) -> None:
+        """Drops what is under way (after an error); verdicts that come later are nobody's."""
+        for ticket in self._asked:
+            self._policy.cancel(ticket)
+
+    def _begin(self) -> None:
+        while self._idle and (index := next(self._upcoming, None)) is not None:
+            seat = self._idle.popleft()
+            seat.begin(self._plan, index)
+            self._go_on(seat)
+
+    def _go_on(self, seat: Seat) -> None:
+        """Asks for the episode's next completion, or hands it out where it is over."""
+        run = seat.run
+        if run.over:
+            self._idle.appendleft(seat)
+            for context in run.contexts:
+                self._policy.release(context)
+            self._keep(run.episode())
+        else:
+            self._asked[self._policy.submit(run.context, max_tokens=run.budget, seed=run.turn_seed)] = seat
+
+    def _advance(self) -> list[tuple[Seat, Completion]]:
+        """What has ended since the last look."""
+        steps = STEPS_BETWEEN_LOOKS if self._judging else None
+        ended = self._policy.advance(steps) if steps else self._policy.advance()
+        strangers = [ticket for ticket, _ in ended if ticket not in self._asked]
+        if strangers or not (ended or self._judging):
+            raise PolicyError(
+                f"advance() of {self._policy!r} must return completions of requests that were submitted, got"
+                f" {f'tickets {strangers}' if strangers else 'none'} with {len(self._asked)} requests waiting"
+            )
+        return [(self._asked.pop(ticket), completion) for ticket, completion in ended]
+
+    def _judge(self, ended: Sequence[tuple[Seat, Completion]]) -> None:
+        """Has what ended together judged in one call per verifier, and waits for it if that may be quick."""
+        batches: dict[TurnVerifier, list[_Answer]] = {}
+        for seat, completion in ended:
+            context, verifier = seat.turn(completion), seat.verifier
+            if context is None or verifier is None:
+                seat.play(completion)
+                self._go_on(seat)
+            else:
+                batches.setdefault(verifier, []).append((seat, completion, context))
+        patient = not self._judging and not any(verifier.is_async for verifier in batches)
+        for verifier, answers in batches.items():
+            futures = verifier.submit_turns([context for *_, context in answers])
+            self._judging.update(zip(futures, answers, strict=True))
+        if patient:
+            wait(self._judging, timeout=PATIENCE_SECONDS)
+
+    def _settle(self) -> None:
+        """Plays the turns whose verdicts have come; waits for some where there is nothing else to do."""
+        if self._judging and not self._asked:
+            wait(self._judging, return_when=FIRST_COMPLETED)
+        for future in [future for future in self._judging if future.done()]:
+            seat, completion, context = self._judging.pop(future)
+            seat.play(completion, context, future.result())
+            self._go_on(seat)
+
+
+# ---- the scheduler for policies that are asked in asyncio: every episode is a task that awaits its own completions
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a collection is.
+
+    Args:
+        finished: Episodes that have ended.
+        running: Episodes that are under way.
+        total: Episodes asked for.
+        tokens: Tokens sampled in finished episodes.
+    """
+
+    finished: int
+    running: int
+    total: int
+    tokens: int
+
+
+def play_asyncio(
+    seats: Sequence[Seat],
+    policy: AsyncPolicy,
+    plan: EpisodePlan,
+    indices: Sequence[int],
+    keep: Callable[[Episode], None],
+) -> None:
+    """Plays episodes in an event loop of its own, and returns when they have ended.
+
+    Args:
+        seats: One per episode that runs at the same time.
+        policy: The policy.
+        plan: What the episodes are.
+        indices: Which are played.
+        keep: Called with each as it ends.
+    """
+
+    async def play() -> None:
+        stream = stream_asyncio(seats, policy, plan, indices, max_waiting=len(seats))
+        async with aclosing(stream):
+            async for episode in stream:
+                keep(episode)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(play())
+    else:  # a loop runs in this thread already (a Jupyter cell): this call blocks it
+        _run_beside(play())
+
+
+def _run_beside(work: Coroutine[None, None, None]) -> None:
+    """Runs a coroutine in another thread and waits for it; an interrupt cancels it first."""
+    done: Future[None] = Future()
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work)
+        running.set_result((asyncio.get_running_loop(), task))
+        await task
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # to be raised where `collect` was called
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    thread = threading.Thread(target=run, name="collect", daemon=True)
+    thread.start()
+    try:
+        done.result()
+    except BaseException:
+        if not done.done():  # it is this thread that was interrupted
+            loop, task = running.result(timeout=60.0)
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+
+
+async def stream_asyncio(
+    seats: Sequence[Seat],
+    policy: AsyncPolicy,
+    plan: EpisodePlan,
+    indices: Sequence[int],
+    *,
+    max_waiting: int,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> AsyncGenerator[Episode, None]:
+    """Plays episodes concurrently and yields each as it finishes.
+
+    Args:
+        seats: One per episode that runs at the same time.
+        policy: The policy.
+        plan: What the episodes are.
+        indices: Which are played.
+        max_waiting: With so many finished episodes not yet taken, the others wait.
+        on_progress: Called as each episode finishes.
+
+    Yields:
+        Episodes, in the order in which they finish. Where an episode fails, those that had finished come first, then the
+        error is raised.
+    """
+    collection = _Collection(policy, plan, iter(indices), max_waiting)
+    tasks = [asyncio.create_task(collection.work(seat)) for seat in seats[: len(indices)]]
+    try:
+        tokens = 0
+        for finished in range(1, len(indices) + 1):
+            episode = await collection.take(tasks)
+            tokens += int(episode.loss_mask.sum())
+            if on_progress is not None:
+                on_progress(Progress(finished, collection.running, len(indices), tokens))
+            yield episode
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:  # an error has been raised by `take`, or its reader has left and does not want it
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+class _Collection:
+    """What the tasks of a collection share."""
+
+    def __init__(self, policy: AsyncPolicy, plan: EpisodePlan, indices: Iterator[int], waiting: int) -> None:
+        self._policy, self._plan, self._indices = policy, plan, indices
+        self._queue: asyncio.Queue[Episode] = asyncio.Queue(waiting)
+        self.running = 0
+
+    async def work(self, seat: Seat) -> None:
+        """Plays one episode after the other."""
+        for index in self._indices:
+            self.running += 1
+            seat.begin(self._plan, index)
+            run = seat.run
+            while not run.over:
+                completion = await self._policy.acomplete(
+                    run.context, max_tokens=run.budget, seed=run.turn_seed, session=run.session
+                )
+                context, verifier = seat.turn(completion), seat.verifier
+                verdict = None
+                if context is not None and verifier is not None:
+                    verdict = await asyncio.wrap_future(verifier.submit_turns([context])[0])
+                seat.play(completion, context, verdict)
+            self.running -= 1
+            await self._queue.put(run.episode())
+
+    async def take(self, tasks: Sequence[asyncio.Task[None]]) -> Episode:
+        """The next finished episode; a task's error once none is left."""
+        getter = asyncio.create_task(self._queue.get())
+        try:
+            while not getter.done():
+                pending = [task for task in tasks if not task.done()]
+                failed = [task for task in tasks if task.done() and not task.cancelled() and task.exception()]
+                if failed and self._queue.empty():
+                    await asyncio.sleep(0)
+                    if not getter.done():
+                        failed[0].result()
+                await asyncio.wait([getter, *pending], return_when=asyncio.FIRST_COMPLETED)
+            return getter.result()
+        finally:
+            getter.cancel()

@@ -1,0 +1,269 @@
+"""Episodes for trainers that own the model and ask for one episode at a time, in asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.dialogue import completion_ids
+from mathturn_gym.episodes.returns import returns_to_go
+from mathturn_gym.episodes.rollout import EpisodeRecorder
+from mathturn_gym.errors import InvalidValueError, check_float
+from mathturn_gym.problems import FiniteSource, ProblemList, ProblemsLike, distinct, load_problems
+from mathturn_gym.types import Completion, Episode, Ids, Problem
+
+
+def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> list[Problem]:
+    """Different problems out of a source.
+
+    Args:
+        problems: See `load_problems`.
+        size: How many; None takes all of a list.
+        seed: Of the stream of a source that has no end.
+
+    Raises:
+        InvalidValueError: a source without end and no size, or one that does not have so many problems.
+    """
+    source = load_problems(problems)
+    wanted = source.size if size is None else size
+    if wanted is None:
+        raise InvalidValueError(f"source {source.name!r} has no end: say how many problems to take (size=1000)")
+    return list(distinct(source, wanted, seed))
+
+
+class KnownProblems(FiniteSource):
+    """Problems by id and by prompt: a source that grows.
+
+    A data set's row is matched by the id that it carries; where a user's own data set carries none, by its text, as long as
+    one problem alone has that text. Never by position: trainers shuffle, repeat and split their rows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("data set")
+        self._by_id: dict[str, Problem] = {}
+        self._by_prompt: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        """Number of problems."""
+        return len(self._by_id)
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Adds problems; one that is known already is passed over.
+
+        Raises:
+            InvalidValueError: another problem has the same id.
+        """
+        for problem in problems:
+            known = self._by_id.get(problem.id)
+            if known is None:
+                self._by_id[problem.id] = problem
+                self._by_prompt.setdefault(problem.prompt, []).append(problem.id)
+            elif (known.prompt, known.gold) != (problem.prompt, problem.gold):
+                raise InvalidValueError(
+                    f"two different problems have the id {problem.id!r}: give them ids of their own"
+                )
+
+    def __getitem__(self, position: int) -> Problem:
+        """The problems in the order in which they came."""
+        return list(self._by_id.values())[position]
+
+    def by_id(self, problem_id: str) -> Problem:
+        """The problem of this id."""
+        if problem_id not in self._by_id:
+            raise InvalidValueError(f"problem_id {problem_id!r} is not known: {self._how()}")
+        return self._by_id[problem_id]
+
+    def id_of(self, prompt: str | Sequence[Mapping[str, Any]]) -> str:
+        """The id of the problem that a prompt shows.
+
+        Args:
+            prompt: A text, or messages; the last message says what the problem is, by `problem_id` or by its content.
+
+        Raises:
+            InvalidValueError: no problem has this id or text, or several have it.
+        """
+        if isinstance(prompt, str):
+            text, problem_id = prompt, None
+        else:
+            text, problem_id = str(prompt[-1]["content"]), prompt[-1].get("problem_id")
+        if problem_id is not None:
+            return self.by_id(str(problem_id)).id
+        ids = self._by_prompt.get(text, [])
+        if not ids:
+            raise InvalidValueError(f"no known problem has the prompt {text[:80]!r}: {self._how()}")
+        if len(ids) > 1:
+            raise InvalidValueError(
+                f"{len(ids)} problems have the prompt {text[:80]!r} ({', '.join(ids[:3])} …), and the prompt carries no"
+                f" problem_id: {self._how()}"
+            )
+        return ids[0]
+
+    def _subset(self, positions: Sequence[int], name: str, split: str | None, *, shuffle: bool) -> ProblemList:
+        return ProblemList([self[position] for position in positions], name, split, shuffle=shuffle)
+
+    def _how(self) -> str:
+        return f"make the data set with .dataset(problems), which knows {len(self)} problems so far"
+
+
+# ---- episodes for trainers that own the model and ask for one episode at a time, in asyncio
+
+
+Generate: TypeAlias = Callable[[Ids, int], Awaitable[Completion]]
+"""Continues a context, int64 (L,), by at most so many ids."""
+
+_NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
+
+
+def problem_to_json(problem: Problem) -> str:
+    """A whole problem as text, for a column of a data set: workers need no problem file of their own.
+
+    >>> problem_from_json(problem_to_json(Problem("p/1", "1+1?", ("2", "two")))).gold
+    ('2', 'two')
+    """
+    return json.dumps(dataclasses.asdict(problem))
+
+
+def problem_from_json(text: object) -> Problem:
+    """The problem that `problem_to_json` was given.
+
+    Raises:
+        InvalidValueError: it is no such text; the message says where it should have come from.
+    """
+    try:
+        return Problem(**json.loads(text))  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"a row's problem must be what this module's data set wrote, got {str(text)[:80]!r}: {error}"
+        ) from error
+
+
+def completion_of(
+    ids: Sequence[int], logprobs: Sequence[float | None] | None, limit: int, ends: Collection[int], version: int = 0
+) -> Completion:
+    """What an engine sampled, as a completion.
+
+    Args:
+        ids: As sampled. What is beyond `limit` is left out: the beginning of a sample is a sample.
+        logprobs: One per id; None (for one, or for all) where the engine gave none.
+        limit: The most ids that the turn has room for.
+        ends: Ids that end a turn.
+        version: Of the weights.
+    """
+    kept = np.array(ids[:limit], np.int64)
+    given = [None] * len(ids) if logprobs is None else logprobs
+    values = np.array([np.nan if value is None else value for value in given[:limit]], np.float32)
+    ended = len(kept) > 0 and int(kept[-1]) in ends
+    return Completion(kept, values, truncated=not ended, version_start=version)
+
+
+class EpisodePlayer:
+    """Plays episodes on whatever problems, many at once; the environments are used again.
+
+    Args:
+        config: The environment; its `problems` are not looked at.
+        tokenizer: The model's.
+        discount: Of the episodes' returns, per turn.
+
+    Attributes:
+        ends: Ids that end a turn.
+        decode: The text of ids.
+
+    Raises:
+        InvalidValueError: a value outside what is allowed.
+    """
+
+    def __init__(self, config: EnvConfig, tokenizer: Any, discount: float = 1.0) -> None:
+        self.discount = check_float("discount", discount, low=0.0, high=1.0)
+        self._config, self._known = config, KnownProblems()
+        first = self._made(tokenizer=tokenizer)
+        # What the first has loaded serves all of them; the dialogue has the tokenizer and the system prompt.
+        kept = {name: value for name, value in config.keywords.items() if name not in ("tokenizer", "system_prompt")}
+        shared: dict[str, Any] = {"dialogue": first.dialogue, "verifier": first.verifier}
+        self._config = EnvConfig(config.id, **{**kept, **shared})
+        self._idle = [first]
+        self.decode = first.dialogue.decode
+        tokens = {first.dialogue.tokenizer.eos_token_id, *first.dialogue.end_of_turn[-1:]}
+        self.ends: frozenset[int] = frozenset(one for one in tokens if one is not None)
+
+    async def play(self, problem: Problem, generate: Generate, *, index: int = 0, group: str | None = None) -> Episode:
+        """Plays one episode.
+
+        Args:
+            problem: The problem.
+            generate: The model.
+            index: The episode's number, for its record.
+            group: What its record calls its group.
+        """
+        self._known.add([problem])
+        env = self._idle.pop() if self._idle else self._made()
+        try:
+            return await self._episode(env, problem, generate, index, group)
+        finally:
+            self._idle.append(env)
+
+    async def _episode(
+        self, env: MathMultiTurnEnv, problem: Problem, generate: Generate, index: int, group: str | None
+    ) -> Episode:
+        observation, info = env.reset(options={"problem_id": problem.id})
+        recorder = EpisodeRecorder(observation, info, index=index, group=group)
+        while not recorder.ended:
+            budget = int(info["completion_budget"])
+            completion = await generate(observation, budget) if budget else _NOTHING
+            # A function of the user's may rely on the thread that calls it; the built-in verifier must not hold up others.
+            if env.verifier.runs_beside:
+                result = await asyncio.to_thread(env.step, completion.ids)
+            else:
+                result = env.step(completion.ids)
+            observation, info = result[0], result[-1]
+            recorder.add(completion, *result)
+        return recorder.episode(self.discount)
+
+    def _made(self, **changes: Any) -> MathMultiTurnEnv:
+        # Made with a problem that fits: what an environment is then asked to play may be too long, and is truncated.
+        made: Any = self._config.make(problems=Problem("-", "-", "-"), **changes)
+        env: MathMultiTurnEnv = made.unwrapped
+        env.source = self._known
+        return env
+
+
+class TextEpisode:
+    """An episode for those who have texts only: the answers' ids are the tokenizer's own spelling.
+
+    Args:
+        env: The environment.
+        discount: Of the return, per turn.
+    """
+
+    def __init__(self, env: MathMultiTurnEnv, discount: float) -> None:
+        self._env, self._discount = env, discount
+        self.rewards: list[float] = []
+        self.over = True
+        self.solved_at: int | None = None
+
+    def begin(self, problem_id: str) -> None:
+        """Begins an episode."""
+        self._env.reset(options={"problem_id": problem_id})
+        self.rewards, self.over, self.solved_at = [], False, None
+
+    def answer(self, text: str) -> str:
+        """Plays one turn; returns what the environment says ("" at the end)."""
+        env = self._env
+        _, reward, terminated, truncated, info = env.step(completion_ids(env.dialogue, text, env.max_completion_tokens))
+        verdict = info["verdict"]
+        if self.solved_at is None and verdict is not None and verdict.correct:
+            self.solved_at = len(self.rewards)
+        self.rewards.append(reward)
+        self.over = terminated or truncated
+        return str(info["feedback"])
+
+    @property
+    def value(self) -> float:
+        """The return of the episode so far."""
+        return float(returns_to_go(self.rewards, self._discount)[0]) if self.rewards else 0.0

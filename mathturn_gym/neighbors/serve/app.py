@@ -1,0 +1,184 @@
+"""The application: OpenEnv's routes behind the gate, and ours beside them."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError
+from mathturn_gym.neighbors.serve._middleware import Gate
+from mathturn_gym.neighbors.serve.environment import (
+    MathAction,
+    MathObservation,
+    MathState,
+    MathTurnEnvironment,
+    RefusedError,
+    Service,
+)
+from mathturn_gym.neighbors.serve.limits import Limits
+
+try:
+    from fastapi import FastAPI, Request, Response
+    from fastapi.responses import HTMLResponse, JSONResponse
+    from openenv.core.env_server import ConcurrencyConfig, create_fastapi_app
+except ImportError as error:  # pragma: no cover - in an environment of its own
+    raise MissingDependencyError("the server needs OpenEnv: pip install 'mathturn-gym[serve]'") from error
+
+
+_LOG = logging.getLogger(__name__)
+_SWITCH_INTERVAL: Final = 0.0005
+_PAGE_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+    " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+def create_app(
+    env: str | EnvConfig = "MathMultiTurn-v0",
+    *,
+    limits: Limits | None = None,
+    api_keys: Sequence[str] = (),
+    **keywords: Any,
+) -> FastAPI:
+    """The environment as an OpenEnv application, for any ASGI server.
+
+    Besides OpenEnv's routes (`/ws`, `/reset`, `/step`, `/state`, `/schema`, `/metadata`, `/health` and the tasks) it has
+    `/info` (settings and protocol version), `/ready` (503 where no session is free), `/metrics` (Prometheus) and `/play` (a
+    page to play an episode on).
+
+    Args:
+        env: Environment id, or a config.
+        limits: See `Limits`.
+        api_keys: Any of them opens the server; none leaves it open to all.
+        **keywords: Of `gym.make`; they replace those of a config.
+
+    Raises:
+        InvalidValueError: a keyword outside what is allowed, or an empty key.
+    """
+    if any(not key or key != key.strip() for key in api_keys):
+        raise InvalidValueError("api_keys must be texts without blanks around them, got an empty or padded one")
+    limits = limits or Limits()
+    config = env.replace(**keywords) if isinstance(env, EnvConfig) else EnvConfig(env, **keywords)
+    service = Service(config, limits)
+    app = create_fastapi_app(
+        functools.partial(MathTurnEnvironment, service),
+        MathAction,
+        MathObservation,
+        # OpenEnv's own time-out is for sessions without a WebSocket; those that have one are timed at the gate.
+        concurrency_config=ConcurrencyConfig(
+            max_concurrent_envs=limits.max_sessions, session_timeout=limits.session_timeout
+        ),
+        env_name=config.id,
+        state_cls=MathState,
+        mode="simulation",
+    )
+    app.title, app.description = "mathturn_gym", "A multi-turn mathematics environment in OpenEnv's protocol."
+    # There are no tools here, and sessions opened over HTTP would only take places.
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) != "/mcp"]
+    _add_routes(app, service)
+    app.add_middleware(Gate, limits=limits, keys=tuple(api_keys), metrics=service.metrics)
+    app.state.service = service
+    return app
+
+
+def serve(
+    env: str | EnvConfig = "MathMultiTurn-v0",
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Limits | None = None,
+    api_keys: Sequence[str] = (),
+    log_level: str = "info",
+    **keywords: Any,
+) -> None:
+    """Serves an environment until it is interrupted.
+
+    Args:
+        env: Environment id, or a config.
+        host: Address to listen at.
+        port: Port to listen at.
+        limits: See `Limits`.
+        api_keys: See `create_app`.
+        log_level: Of uvicorn.
+        **keywords: See `create_app`.
+
+    Raises:
+        InvalidValueError: see `create_app`.
+    """
+    import uvicorn
+
+    if not api_keys and not _is_loopback(host):
+        _LOG.warning("serving at %s without an API key: whoever reaches this address can use it", host)
+    app = create_app(env, limits=limits, api_keys=api_keys, **keywords)
+    uvicorn.Server(uvicorn_config(app, host=host, port=port, log_level=log_level)).run()
+
+
+def uvicorn_config(app: FastAPI, **settings: Any) -> Any:
+    """A `Config` of uvicorn for an application of `create_app`: its limits as far as they are the connection's."""
+    import uvicorn
+
+    from mathturn_gym.neighbors.serve._middleware import connection_classes
+
+    service: Service = app.state.service
+    limits = service.limits
+    http, ws = connection_classes(limits, service.metrics)
+    # The loop must get its turn while a thread decodes or verifies: Python's 5 ms would be a fifth of what a step may take.
+    sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL))
+    return uvicorn.Config(
+        app,
+        http=http,
+        ws=ws,
+        ws_max_size=limits.max_message_bytes,
+        ws_per_message_deflate=False,  # costs more than it saves between machines of one rack
+        # What is over the sessions is answered (429, or OpenEnv's CAPACITY_REACHED); far over it, not even that.
+        limit_concurrency=4 * limits.max_sessions + 64,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+        **{"access_log": False, **settings},
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    page = (files("mathturn_gym") / "assets" / "serve" / "play.html").read_text(encoding="utf-8")
+
+    @app.get("/info", tags=["Environment Info"])
+    async def info() -> dict[str, Any]:
+        """Settings of the environment and the version of the protocol."""
+        return service.about
+
+    @app.get("/ready", tags=["Health"])
+    async def ready() -> JSONResponse:
+        """200 where a session is free, 503 where none is."""
+        free = max(0, service.limits.max_sessions - service.metrics.open_sessions)
+        return JSONResponse({"free_sessions": free}, 200 if free else 503)
+
+    @app.get("/metrics", tags=["Health"])
+    async def metrics() -> Response:
+        """Counters in Prometheus's text format."""
+        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/play", tags=["Environment Control"])
+    async def play() -> HTMLResponse:
+        """A page on which to play an episode."""
+        return HTMLResponse(page, headers=_PAGE_HEADERS)
+
+    async def mistake(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 400)
+
+    app.add_exception_handler(MathTurnError, mistake)
+    app.add_exception_handler(RefusedError, mistake)

