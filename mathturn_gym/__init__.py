@@ -11,8 +11,11 @@ and loads nothing heavy; `from mathturn_gym import X` loads what X needs.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from mathturn_gym.base import VERSION
+from mathturn_gym.base.display import set_displays
 from mathturn_gym.base.lazy import lazy_exports
 from mathturn_gym.registration import register_environments
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier import Verifier
     from mathturn_gym.wrappers import CausalLMPolicy, load_policy
 
-__version__: Final = "0.1.0"
+__version__: Final = VERSION
 
 _HOME: Final = {
     "CausalLMPolicy": "wrappers",
@@ -98,3 +101,4 @@ if not TYPE_CHECKING:
 
 
 register_environments()
+set_displays(lambda: import_module("mathturn_gym.show.notebook").DISPLAYS)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from gymnasium.envs.registration import register
 
-ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "MathMultiTurn-v0": {"stop_on_success": False},
-    "MathMultiTurnUntilCorrect-v0": {"stop_on_success": True},
-    "MathSingleTurn-v0": {"num_turns": 1},
-}
-"""Environment ids, and the keyword defaults in which they differ."""
+from mathturn_gym.env import ENV_DEFAULTS
 
 
 def make_env(server: str | None = None, **keywords: Any) -> Any:

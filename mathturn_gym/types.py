@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym.base.display import displayed
 from mathturn_gym.base.text import shorten
 from mathturn_gym.errors import EpisodeStateError, InvalidEpisodeError, InvalidValueError
 
@@ -141,9 +142,7 @@ class Problem:
         return f"Problem({shorten(self.id)}, {shorten(self.prompt)}, gold {gold})"
 
     def _repr_html_(self) -> str:
-        from mathturn_gym.show.notebook import problem_html
-
-        return problem_html(self)
+        return displayed("problem", self)
 
 
 def _gold_text(value: Any) -> str:
@@ -240,9 +239,7 @@ class Verdict:
         return f"Verdict({self.status.value}{reason}{answer}{score})"
 
     def _repr_html_(self) -> str:
-        from mathturn_gym.show.notebook import verdict_html
-
-        return verdict_html(self)
+        return displayed("verdict", self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -573,15 +570,10 @@ class Episode:
 
     def __str__(self) -> str:
         """The dialogue with verdicts and rewards, colored where it is printed in a terminal."""
-        from mathturn_gym.base.render import render_episode
-
-        return str(render_episode(self))
+        return displayed("episode as text", self)
 
     def _repr_html_(self) -> str:
-        from mathturn_gym.base.render import render_episode
-        from mathturn_gym.show.notebook import episode_html
-
-        return episode_html(self, render_episode(self, color=False)._repr_html_())
+        return displayed("episode", self)
 
     @property
     def turns(self) -> tuple[Turn, ...]:

@@ -105,7 +105,7 @@ PUBLIC: dict[str, str] = {
         " MathTurnError PackedBatch Policy PolicyConfig Problem ProblemSource Status StepInfo StopReason TokenIds Turn"
         " TurnContext Verdict Verifier __version__ acollect collect load_policy load_problems pack"
     ),
-    "mathturn_gym.env": "EnvConfig EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv StepInfo info_of",
+    "mathturn_gym.env": "ENV_DEFAULTS EnvConfig EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv StepInfo info_of",
     "mathturn_gym.env.dialogue": (
         "CHATML_TEMPLATE Dialogue DialogueLike History Thinking Tokenizer TurnDialogue completion_ids load_tokenizer"
         " make_dialogue"

@@ -142,8 +142,7 @@ def test_the_reference_has_a_place_for_every_public_module() -> None:
 def test_every_environment_and_argument_has_its_place() -> None:
     import inspect
 
-    from mathturn_gym.env import MathMultiTurnEnv
-    from mathturn_gym.registration import ENV_DEFAULTS
+    from mathturn_gym.env import ENV_DEFAULTS, MathMultiTurnEnv
 
     pages = {
         name: text for name, text in PAGES.items() if name.startswith("environments/") and not name.endswith("index")

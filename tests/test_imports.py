@@ -1,8 +1,10 @@
-"""Imports point one way."""
+"""Rooms stand in an order: each imports only from those above it, and none reaches into another's private modules."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,95 +12,99 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mathturn_gym"
 
-LAYERS = (
-    {
-        "errors",
-        "types",
-        "spaces",
-        "seeding",
-        "registration",
-        "info",
-        "render",
-        "_notebook",
-        "_terminal",
-        "_text",
-        "_token_texts",
-        "_transformers",
-        "_calls",
-        "_event_loop",
-        "_files",
-        "_http",
-        "_import_paths",
-        "_json",
-        "_lazy",
-        "_named_models",
-        "_pages",
-        "_steps",
-    },
-    {"problems", "verifier", "dialogue", "feedback", "rewards", "verification", "returns"},
-    {"env"},
-    {"vector", "config"},
-    {"rollout"},
-    {
-        "decoding",
-        "wrappers",
-        "baselines",
-        "tasks",
-        "areal",
-        "view",
-        "cli",
-        "engines",
-        "integrations",
-        "serve",
-        "testing",
-        "__main__",
-    },
-)
-ASIDE = {"packing", "metrics", "losses", "trajectories", "export", "synthetic"}
-"""Made of types alone (and of one another, `returns` and the library they are for)."""
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "base": ("base", "errors", "seeding", "spaces", "types"),
+    "verifier": ("verifier",),
+    "problems": ("problems",),
+    "env": ("env", "testing"),
+    "episodes": ("episodes",),
+    "policies": ("policies",),
+    "wrappers": ("wrappers",),
+    "baselines": ("baselines",),
+    "neighbors": ("neighbors",),
+    "show": ("show",),
+    "compare": ("compare",),
+    "cli": ("cli",),
+    "the package": ("registration", "__main__", "__init__"),
+}
+"""Every room with the folders and modules that are in it, the lowest first: docs/architecture.md draws this list."""
+
+ORDER = list(ROOMS)
+ROOM_OF = {part: room for room, parts in ROOMS.items() for part in parts}
+MODULES = {
+    ".".join(("mathturn_gym", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
-def imports_of(path: Path) -> set[str]:
-    """The parts of the package that a module imports, wherever in it."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return ROOM_OF[parts[1] if len(parts) > 1 else "__init__"]
+
+
+def imports_in(tree: ast.AST) -> Iterator[str]:
+    """The modules of the package that are imported, wherever it is written: above, in a function, for types alone."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: relative import"
-            names = [node.module]
-            if node.module == "mathturn_gym":
-                names = [f"mathturn_gym.{alias.name}" for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("mathturn_gym.")}
-    return found
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            found = [
+                f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in MODULES else str(node.module)
+                for alias in node.names
+            ]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
+            found = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        else:
+            continue
+        yield from (name for name in found if name in MODULES)
 
 
-def layer_of(part: str) -> int:
-    return next(i for i, layer in enumerate(LAYERS) if part in layer)
+IMPORTS = {
+    module: {name for name in imports_in(ast.parse(path.read_text(encoding="utf-8"))) if name != module}
+    for module, path in MODULES.items()
+}
 
 
-def parts() -> list[tuple[str, Path]]:
-    files = [(p.relative_to(PACKAGE).parts[0].removesuffix(".py"), p) for p in PACKAGE.rglob("*.py")]
-    wrappers = [("wrappers", p) for p in (ROOT / "wrappers").glob("*.py")]
-    return [(part, p) for part, p in files if part not in ("__init__", "wrappers")] + wrappers
+@pytest.mark.parametrize("module", MODULES)
+def test_a_room_imports_only_from_those_above_it(module: str) -> None:
+    here = ORDER.index(room_of(module))
+    for name in IMPORTS[module]:
+        assert ORDER.index(room_of(name)) <= here, f"{module} imports {name}: {room_of(name)} stands below"
 
 
-@pytest.mark.parametrize(("part", "path"), parts(), ids=lambda value: value.stem if isinstance(value, Path) else value)
-def test_imports_point_one_way(part: str, path: Path) -> None:
-    imported = imports_of(path) - {part}
-    if part in ASIDE:
-        # Whoever counts answers counts them by the verifier's `answer_key`.
-        allowed = ASIDE | LAYERS[0] | {"returns"} | ({"verifier"} if part == "metrics" else set())
-        assert imported <= allowed, f"{path} needs more than types"
-        return
-    for other in imported - ASIDE:
-        assert layer_of(other) <= layer_of(part), f"{path}: {part} imports {other}, which lies above it"
-    assert not imported & {"testing"} or part in LAYERS[-1]
+@pytest.mark.parametrize("module", MODULES)
+def test_no_room_reaches_into_the_private_modules_of_another(module: str) -> None:
+    for name in IMPORTS[module]:
+        if room_of(name) != room_of(module):
+            assert not any(part.startswith("_") for part in name.split(".")[1:] if part != "__init__"), (
+                f"{module} imports {name}, which is private to {room_of(name)}"
+            )
 
 
-def test_every_part_has_a_place() -> None:
-    assert {part for part, _ in parts()} <= set.union(*LAYERS) | ASIDE
+def test_no_modules_import_each_other() -> None:
+    """A package's `__init__` offers names of its submodules, and is left out where a submodule is imported by its name."""
+    graph = {
+        module: {name for name in names if not module.startswith(f"{name}.")}
+        for module, names in IMPORTS.items()
+        if module != "mathturn_gym"
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' → '.join(error.args[1])}")
+
+
+def test_every_module_has_a_room() -> None:
+    assert {module.split(".")[1] for module in MODULES if "." in module} <= set(ROOM_OF)
+
+
+def test_nothing_depends_on_the_link_to_the_wrappers() -> None:
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] == "wrappers" for name in names), module
 
 
 def test_no_test_folder_is_a_package() -> None:

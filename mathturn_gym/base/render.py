@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-from mathturn_gym.base.text import verdict_text, visible
-from mathturn_gym.show.notebook import Line, dialogue_html
+from mathturn_gym.base.text import html_text, visible
 from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord, Verdict
 
 _ANSI: Final = {
@@ -36,6 +35,45 @@ _END: Final = {
 }
 
 
+COLORS: Final = {
+    "problem": "#0e7490",
+    "feedback": "#0e7490",
+    "right": "#15803d",
+    "wrong": "#dc2626",
+    "no_answer": "#b45309",
+    "undecided": "#9333ea",
+}
+"""Colors that can be read on light and on dark pages."""
+
+
+class Line(NamedTuple):
+    """A line of a dialogue.
+
+    Args:
+        who: Who says it ("turn 1", "feedback").
+        kind: Decides its color: a verdict's status, "problem", "turn", "feedback", "system" or "end".
+        text: What is said, any number of lines.
+    """
+
+    who: str
+    kind: str
+    text: str
+
+
+def dialogue_html(lines: Iterable[Line]) -> str:
+    """A dialogue as two columns: who, and what was said."""
+    rows = []
+    for who, kind, text in lines:
+        style = f"color:{COLORS[kind]};" if kind in COLORS else ""
+        rows.append(
+            f'<div style="opacity:.65;padding:.15em 1em .15em 0">{html_text(who.strip())}</div>'
+            f'<div style="{style}white-space:pre-wrap;overflow-wrap:anywhere;padding:.15em 0;'
+            f'unicode-bidi:isolate">{html_text(text)}</div>'
+        )
+    grid = "display:grid;grid-template-columns:max-content 1fr;text-align:left;max-width:60em"
+    return f'<div style="{grid}">{"".join(rows)}</div>'
+
+
 class RenderedDialogue(str):
     """A dialogue as text, which a notebook shows as HTML.
 
@@ -51,8 +89,20 @@ class RenderedDialogue(str):
         rendered._page = page
         return rendered
 
+    @property
+    def html(self) -> str:
+        """The dialogue as HTML."""
+        return self._page
+
     def _repr_html_(self) -> str:
         return self._page
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A verdict in a line: `wrong (different) · answer 41`."""
+    answer = "" if verdict.answer is None else f" · answer {verdict.answer}"
+    reason = f" ({verdict.reason})" if verdict.reason else ""
+    return f"{verdict.status.value}{reason}{answer}"
 
 
 def render_dialogue(

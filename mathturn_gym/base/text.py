@@ -6,10 +6,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from mathturn_gym.types import Verdict
+from typing import Any, Final
 
 _KEPT: Final = frozenset("\n\t")
 
@@ -55,13 +52,6 @@ def shorten(text: str, limit: int = 48) -> str:
     'abcdefg…'
     """
     return repr(text) if len(text) <= limit else repr(text[: limit - 1] + "…")
-
-
-def verdict_text(verdict: Verdict) -> str:
-    """A verdict in a line: `wrong (different) · answer 41`."""
-    answer = "" if verdict.answer is None else f" · answer {verdict.answer}"
-    reason = f" ({verdict.reason})" if verdict.reason else ""
-    return f"{verdict.status.value}{reason}{answer}"
 
 
 # ---- what each token id says, one id at a time

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from mathturn_gym.baselines.algorithms import Metrics
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -59,7 +61,6 @@ def interrupt_flag() -> Iterator[Callable[[], bool]]:
 # ---- what `train` asks of a run in progress, whatever trains in it
 
 
-Metrics: TypeAlias = dict[str, float]
 Report: TypeAlias = Callable[[Metrics], None]
 """Takes an iteration's figures: into metrics.jsonl, TensorBoard, and to whoever watches."""
 

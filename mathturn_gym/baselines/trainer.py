@@ -24,7 +24,11 @@ import torch
 
 from mathturn_gym.base.import_paths import is_import_path
 from mathturn_gym.base.model_folders import no_progress_bars
-from mathturn_gym.baselines._batches import (
+from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env, with_advantages
+from mathturn_gym.baselines._optimizer import CompiledLayers, Optimizer
+from mathturn_gym.baselines.algorithms import Algorithm, Metrics, Part
+from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
+from mathturn_gym.baselines.batches import (
     DryWatch,
     batch_figures,
     carries_signal,
@@ -35,12 +39,8 @@ from mathturn_gym.baselines._batches import (
     select_episodes,
     uniform_share,
 )
-from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env, with_advantages
-from mathturn_gym.baselines._optimizer import CompiledLayers, Optimizer
-from mathturn_gym.baselines.algorithms import Algorithm, Part
-from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
 from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_checkpoint
-from mathturn_gym.baselines.session import Ended, Metrics, Report, RunStatus, Session, cpu_threads
+from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
 from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
 from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
@@ -518,6 +518,10 @@ class Trainer(Session):
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
 
+    def corrected(self, batch: PackedBatch) -> tuple[PackedBatch, Metrics]:
+        """The batch that losses see: log-probs recomputed, cut-off turns masked, weights capped, as the options say."""
+        return corrected(batch, self.config.optimization, self.policy_logprobs if self.recomputes else None)
+
     # ---- inside
 
     def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
@@ -528,7 +532,7 @@ class Trainer(Session):
     def _stepped(self, batch: PackedBatch, rate: float) -> Metrics:
         learned = carries_signal(batch)
         drift = self._drift(batch)
-        batch, corrections = corrected(batch, self)
+        batch, corrections = self.corrected(batch)
         figures: list[Metrics] = []
         self.model.train()
         for minibatch in self.minibatches(batch, "minibatches"):

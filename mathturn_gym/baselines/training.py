@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym.base.files import storage_errors, write_json
 from mathturn_gym.baselines._evaluation import play_test
+from mathturn_gym.baselines.algorithms import Metrics
 from mathturn_gym.baselines.progress import draw_curve
 from mathturn_gym.baselines.run_folder import RunFolder, read_object
-from mathturn_gym.baselines.session import Ended, Engine, Metrics, RunStatus, Session, interrupt_flag
+from mathturn_gym.baselines.session import Ended, Engine, RunStatus, Session, interrupt_flag
 from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
 from mathturn_gym.errors import InvalidValueError
 
@@ -25,6 +26,29 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger(__name__)
+
+
+def _language_model_session(config: RunConfig, policy: Policy | None) -> Session:
+    from mathturn_gym.baselines.trainer import Trainer
+
+    return Trainer(config, policy)
+
+
+def _classic_session(config: RunConfig, policy: Policy | None) -> Session:
+    from mathturn_gym.baselines.classic.training import ClassicSession
+
+    if policy is not None:
+        raise InvalidValueError(
+            f"{config.algorithm.name} trains a policy of its own kind: none can be given, got {policy!r}"
+        )
+    return ClassicSession(config)
+
+
+SESSIONS: Final[dict[str, Callable[[RunConfig, Policy | None], Session]]] = {
+    "language model": _language_model_session,
+    "classic": _classic_session,
+}
+"""What runs an algorithm, by its `kind`; a kind of your own is one more entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +190,7 @@ def _train(
     measured = {"validation": config.evaluation.episodes, "test": config.evaluation.test_episodes}
     config.env.check_splits(*(split for split, episodes in measured.items() if episodes))
     with interrupt_flag() as interrupted:
-        prepare = config.algorithm.prepare if engine is None else engine.prepare
+        prepare = SESSIONS[config.algorithm.kind] if engine is None else engine.prepare
         session = prepare(config, policy)  # first: a config that does not fit leaves no folder behind
         try:
             folder = RunFolder(run_dir, config, resume=resume, overwrite=overwrite)

@@ -40,9 +40,9 @@ def info(
         return
     from mathturn_gym.baselines.algorithms import registered
     from mathturn_gym.baselines.tasks import task_names
+    from mathturn_gym.env import ENV_DEFAULTS
     from mathturn_gym.env.feedback import FEEDBACK
     from mathturn_gym.problems import NAMES
-    from mathturn_gym.registration import ENV_DEFAULTS
 
     table = Table(title=f"Python {platform.python_version()} on {platform.machine()}", title_justify="left")
     table.add_column("library")
@@ -63,10 +63,8 @@ def info(
 def _environment(console: Console, env_id: str) -> None:
     import gymnasium as gym
 
-    import mathturn_gym  # noqa: F401 - registers the ids
-    from mathturn_gym.env import MathMultiTurnEnv
+    from mathturn_gym.env import ENV_DEFAULTS, MathMultiTurnEnv
     from mathturn_gym.errors import raise_unknown_name
-    from mathturn_gym.registration import ENV_DEFAULTS
 
     if env_id not in ENV_DEFAULTS:
         raise_unknown_name("environment", env_id, ENV_DEFAULTS)

@@ -10,7 +10,7 @@ and `verification`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from mathturn_gym.env.environment import EpisodeState, MathMultiTurnEnv, StepInfo, info_of
     from mathturn_gym.env.vector import MathMultiTurnVectorEnv
 
+ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "MathMultiTurn-v0": {"stop_on_success": False},
+    "MathMultiTurnUntilCorrect-v0": {"stop_on_success": True},
+    "MathSingleTurn-v0": {"num_turns": 1},
+}
+"""The environment ids, and the keyword defaults in which they differ."""
+
 __all__ = [
+    "ENV_DEFAULTS",
     "EnvConfig",
     "EpisodeState",
     "MathMultiTurnEnv",

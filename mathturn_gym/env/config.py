@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from mathturn_gym.base.import_paths import import_object, import_path_of, is_import_path
+from mathturn_gym.env import ENV_DEFAULTS
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 from mathturn_gym.types import Problem
 
@@ -124,8 +125,6 @@ class EnvConfig:
     ) -> None:
         given: object = id  # a file may say anything
         if not isinstance(given, str):
-            from mathturn_gym.registration import ENV_DEFAULTS
-
             raise_unknown_name("environment", given, ENV_DEFAULTS)
         known = env_parameters(id)
         for name in keywords:
@@ -290,8 +289,7 @@ def env_parameters(env_id: str) -> Mapping[str, Any]:
     import gymnasium as gym
     from gymnasium.envs.registration import load_env_creator
 
-    from mathturn_gym.env import MathMultiTurnEnv
-    from mathturn_gym.registration import ENV_DEFAULTS, make_env
+    from mathturn_gym.env.environment import MathMultiTurnEnv
 
     try:
         spec = gym.spec(env_id)
@@ -300,9 +298,10 @@ def env_parameters(env_id: str) -> Mapping[str, Any]:
             raise InvalidValueError(f"environment {env_id!r} cannot be loaded: {error}") from error
         raise_unknown_name("environment", env_id, ENV_DEFAULTS)
     entry: Any = spec.entry_point
-    kind = load_env_creator(entry) if isinstance(entry, str) else entry
-    if kind is make_env:  # the ids of this package, which may also play on a server
-        kind = MathMultiTurnEnv
+    if env_id in ENV_DEFAULTS:  # its entry point is a function, which may also connect to a server
+        kind: Any = MathMultiTurnEnv
+    else:
+        kind = load_env_creator(entry) if isinstance(entry, str) else entry
     if not (isinstance(kind, type) and issubclass(kind, MathMultiTurnEnv)):
         raise InvalidValueError(f"environment {env_id!r} must make a MathMultiTurnEnv, got {kind!r}")
     parameters = inspect.signature(kind).parameters

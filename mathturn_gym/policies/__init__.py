@@ -4,7 +4,7 @@
                                    VLLMPolicy       vLLM in this process
                                    OpenAIPolicy     servers that take and return token ids
 
-`CausalLMPolicy` runs on the engine of this room: a loop that refills its batch as requests end (`_loop`), keys and values
+`CausalLMPolicy` runs on the engine of this room: a loop that refills its batch as requests end (`loop`), keys and values
 that outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids that are there already (`scoring`).
 `mathturn_gym.wrappers.load_policy` finds the policy behind a name. Importing the room loads no torch.
 """
@@ -17,8 +17,8 @@ from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.base.model_folders import NAMED_MODELS, NamedModel, models_folder
-    from mathturn_gym.policies._loop import DecodingStats
     from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
+    from mathturn_gym.policies.loop import DecodingStats
     from mathturn_gym.policies.named_models import convert_gguf, get_model
     from mathturn_gym.policies.openai import OpenAIPolicy
     from mathturn_gym.policies.sampling import AnswerGrammar, Sampling, answer_grammar, answer_ids, mask_logits
@@ -51,7 +51,7 @@ _HOME: Final = {
     "NAMED_MODELS": "mathturn_gym.base.model_folders",
     "POLICY_NAMES": "config",
     "AnswerGrammar": "sampling",
-    "DecodingStats": "_loop",
+    "DecodingStats": "loop",
     "NamedModel": "mathturn_gym.base.model_folders",
     "OpenAIPolicy": "openai",
     "PolicyConfig": "config",

@@ -25,7 +25,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from mathturn_gym.episodes.packing import PackedBatch, model_inputs
 from mathturn_gym.errors import check_int
-from mathturn_gym.policies._runner import ModelRunner
+from mathturn_gym.policies.runner import ModelRunner
 from mathturn_gym.policies.sampling import Sampling, entropy
 from mathturn_gym.types import Ids
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 from mathturn_gym.problems._readers import BadRow, Rows
-from mathturn_gym.problems._splits import content_id
+from mathturn_gym.problems.base import content_id
 from mathturn_gym.problems.lists import ProblemList
 from mathturn_gym.problems.schemas import KNOWN, Found, Mapper, RowError, RowReader
 from mathturn_gym.types import Problem, Verdict

@@ -6,54 +6,19 @@ Colors are read on light and on dark pages; text takes the page's own color. The
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym.base.text import html_text, verdict_text
+from mathturn_gym.base.render import COLORS, Line, dialogue_html, render_episode, verdict_text
+from mathturn_gym.base.text import html_text
 
 if TYPE_CHECKING:
     from mathturn_gym.episodes.metrics import Estimate, Report
     from mathturn_gym.episodes.packing import PackedBatch
     from mathturn_gym.types import Episode, Problem, Verdict
 
-_COLOR: Final = {
-    "problem": "#0e7490",
-    "feedback": "#0e7490",
-    "right": "#15803d",
-    "wrong": "#dc2626",
-    "no_answer": "#b45309",
-    "undecided": "#9333ea",
-}
 _MOST_CELLS: Final = 2000
 _MOST_ROWS: Final = 24
-
-
-class Line(NamedTuple):
-    """A line of a dialogue.
-
-    Args:
-        who: Who says it ("turn 1", "feedback").
-        kind: Decides its color: a verdict's status, "problem", "turn", "feedback", "system" or "end".
-        text: What is said, any number of lines.
-    """
-
-    who: str
-    kind: str
-    text: str
-
-
-def dialogue_html(lines: Iterable[Line]) -> str:
-    """A dialogue as two columns: who, and what was said."""
-    rows = []
-    for who, kind, text in lines:
-        style = f"color:{_COLOR[kind]};" if kind in _COLOR else ""
-        rows.append(
-            f'<div style="opacity:.65;padding:.15em 1em .15em 0">{html_text(who.strip())}</div>'
-            f'<div style="{style}white-space:pre-wrap;overflow-wrap:anywhere;padding:.15em 0;'
-            f'unicode-bidi:isolate">{html_text(text)}</div>'
-        )
-    grid = "display:grid;grid-template-columns:max-content 1fr;text-align:left;max-width:60em"
-    return f'<div style="{grid}">{"".join(rows)}</div>'
 
 
 def problem_html(problem: Problem) -> str:
@@ -65,16 +30,12 @@ def problem_html(problem: Problem) -> str:
 
 def verdict_html(verdict: Verdict) -> str:
     """A verdict in a line, in its color."""
-    return f'<span style="color:{_COLOR[verdict.status.value]}">{html_text(verdict_text(verdict))}</span>'
+    return f'<span style="color:{COLORS[verdict.status.value]}">{html_text(verdict_text(verdict))}</span>'
 
 
-def episode_html(episode: Episode, dialogue: str) -> str:
-    """An episode: its dialogue, and every id in a cell that is the darker the less likely it was.
-
-    Args:
-        episode: Whose ids are shown, the first 2,000.
-        dialogue: Its dialogue as HTML.
-    """
+def episode_html(episode: Episode) -> str:
+    """An episode: its dialogue, and its first 2,000 ids in cells that are the darker the less likely an id was."""
+    dialogue = render_episode(episode, color=False).html
     turn_of = {at: k for k, (start, end) in enumerate(episode.turn_spans.tolist()) for at in range(start, end)}
     cells = []
     for at, (token, logprob) in enumerate(
@@ -169,3 +130,14 @@ def _interval(figure: Estimate) -> str:
 def _bar(percent: float, *, trained: bool) -> str:
     shade = ".85" if trained else ".25"
     return f'<div style="width:{percent:.3f}%;background:rgba(14,116,144,{shade})"></div>'
+
+
+DISPLAYS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "problem": problem_html,
+    "verdict": verdict_html,
+    "episode": episode_html,
+    "episode as text": lambda episode: str(render_episode(episode)),
+    "batch": batch_html,
+    "report": report_html,
+}
+"""What `mathturn_gym.base.display` shows, by kind."""

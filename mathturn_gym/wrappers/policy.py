@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from mathturn_gym.policies._loop import DecodingLoop, DecodingStats, Row
-from mathturn_gym.policies._models import load_adapter, load_model, load_tokenizer, new_adapter, prepare_weights
-from mathturn_gym.policies._runner import ModelRunner, eval_mode, stop_ids_of, vocab_size_of
+from mathturn_gym.policies.loop import DecodingLoop, DecodingStats, Row
+from mathturn_gym.policies.models import load_adapter, load_model, load_tokenizer, new_adapter, prepare_weights
+from mathturn_gym.policies.runner import ModelRunner, eval_mode, stop_ids_of, vocab_size_of
 from mathturn_gym.policies.scoring import score_batch, score_completions
 from mathturn_gym.policies.sampling import answer_grammar, mask_logits
 from mathturn_gym.policies.sampling import Sampling

@@ -34,12 +34,12 @@ class Object:
 @pytest.mark.parametrize(
     ("function", "name"),
     [
-        (plain, r"plain \(test_calls.py, line \d+\)"),
-        (wrapping, r"plain \(test_calls.py, line \d+\)"),
-        (functools.partial(plain), r"plain \(test_calls.py, line \d+\)"),
-        (lambda context: "x", r"<lambda> \(test_calls.py, line \d+\)"),
-        (Object(), r"Object \(test_calls.py, line \d+\)"),
-        (Object().method, r"Object.method \(test_calls.py, line \d+\)"),
+        (plain, r"plain \(test_user_functions.py, line \d+\)"),
+        (wrapping, r"plain \(test_user_functions.py, line \d+\)"),
+        (functools.partial(plain), r"plain \(test_user_functions.py, line \d+\)"),
+        (lambda context: "x", r"<lambda> \(test_user_functions.py, line \d+\)"),
+        (Object(), r"Object \(test_user_functions.py, line \d+\)"),
+        (Object().method, r"Object.method \(test_user_functions.py, line \d+\)"),
         (len, "builtins.len"),
         (3, "builtins.int"),
     ],

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import Optimization, RunConfig, train
-from mathturn_gym.baselines._batches import corrected, groups_of, without_cut_off
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.algorithms._credit import differ
+from mathturn_gym.baselines.batches import groups_of, without_cut_off
 from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.errors import InvalidValueError
@@ -139,7 +139,7 @@ def test_importance_weights_correct_for_the_sampler_and_stop_at_their_cap(made: 
     factor = torch.where(torch.arange(batch.input_ids.shape[1]) % 2 == 0, 0.5, 2.0).log()
     noted = torch.where(batch.loss_mask, batch.behavior_logprobs + factor, 0.0).clamp(max=0.0)
     seen = batch.replace_tensors({"behavior_logprobs": noted})
-    found, figures = corrected(seen, trainer)
+    found, figures = trainer.corrected(seen)
     mask = batch.loss_mask
     now = trainer.policy_logprobs(batch)
     torch.testing.assert_close(found.behavior_logprobs, now, atol=1e-6, rtol=0)
@@ -155,7 +155,7 @@ def test_a_sampler_that_was_far_off_leaves_figures_and_advantages_finite(made: M
     trainer = made(settings={"recompute_logprobs": True, "importance_cap": 2.0, "importance_level": "sequence"})
     batch = trainer.credit(trainer.play())
     far = batch.replace_tensors({"behavior_logprobs": batch.behavior_logprobs.masked_fill(batch.loss_mask, -200.0)})
-    found, figures = corrected(far, trainer)
+    found, figures = trainer.corrected(far)
     assert all(np.isfinite(value) for value in figures.values()), figures
     assert bool(torch.isfinite(found.advantages).all())
 
@@ -170,7 +170,7 @@ def test_a_weight_is_of_a_token_a_turn_or_a_sequence_and_clipped_or_masked(made:
     seen = batch.replace_tensors(
         {"behavior_logprobs": torch.where(batch.loss_mask, batch.behavior_logprobs + factor, 0)}
     )
-    found, figures = corrected(seen, trainer)
+    found, figures = trainer.corrected(seen)
     gaps = torch.where(batch.loss_mask, trainer.policy_logprobs(batch) - seen.behavior_logprobs, 0.0)
     over = 0
     for row in range(batch.num_rows):
@@ -217,7 +217,7 @@ def test_recomputed_logprobs_make_the_first_ratio_one(made: Make) -> None:
     trainer = made(settings={"recompute_logprobs": True})
     batch = trainer.credit(trainer.play())
     off = torch.where(batch.loss_mask, batch.behavior_logprobs - 0.3, 0.0)
-    found, figures = corrected(batch.replace_tensors({"behavior_logprobs": off}), trainer)
+    found, figures = trainer.corrected(batch.replace_tensors({"behavior_logprobs": off}))
     assert figures["mismatch_mean"] == pytest.approx(0.3, abs=1e-4)
     assert "importance_capped" not in figures
     assert float(trainer.loss_of(found, found).ratio_mean) == pytest.approx(1.0, abs=1e-5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines._batches import batch_figures
+from mathturn_gym.baselines.batches import batch_figures
 from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.testing import synthetic_episode

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines._batches import episode_of_rows, select_episodes, without_cut_off
 from mathturn_gym.baselines._evaluation import with_advantages
 from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.baselines.batches import episode_of_rows, select_episodes, without_cut_off
 from mathturn_gym.baselines.trainer import Drawn, Trainer
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.episodes.returns import returns_to_go

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines._batches import DryWatch, carries_signal, groups_of, uniform_share
 from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.baselines.batches import DryWatch, carries_signal, groups_of, uniform_share
 from mathturn_gym.baselines.settings import suited_rate
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.baselines.trainer import Trainer

@@ -16,6 +16,7 @@ from mathturn_gym.baselines.algorithms import BaseAlgorithm
 from mathturn_gym.baselines.run_folder import RunFolder
 from mathturn_gym.baselines.session import Ended, Report, Session
 from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.baselines.training import SESSIONS
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.types import Policy
 
@@ -36,10 +37,6 @@ class Pretend(BaseAlgorithm):
     wait: bool = False
     wait_only: int | None = None
     """The one seed whose run waits (None: every run does)."""
-
-    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """A session that writes what a run writes."""
-        return PretendSession(self, config)
 
 
 class PretendSession(Session):
@@ -105,3 +102,12 @@ class PretendSession(Session):
 
 
 def not_an_algorithm(*_: Any) -> None: ...
+
+
+def pretend(config: RunConfig, policy: Policy | None) -> Session:
+    """A session that writes what a run writes."""
+    assert isinstance(config.algorithm, Pretend)
+    return PretendSession(config.algorithm, config)
+
+
+SESSIONS["pretend"] = pretend

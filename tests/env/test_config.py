@@ -13,11 +13,10 @@ import pytest
 
 from mathturn_gym import Problem
 from mathturn_gym.baselines.tiny import train_tokenizer
-from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env import ENV_DEFAULTS, MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig, EnvKeywords, env_parameters
 from mathturn_gym.errors import InvalidValueError, SharedPromptsError
 from mathturn_gym.problems import Curriculum
-from mathturn_gym.registration import ENV_DEFAULTS
 
 
 def always_right(response: str, gold: Any) -> bool:

@@ -77,7 +77,7 @@ def test_an_answer_that_is_no_completion_is_refused(server: Any, fault: str) -> 
 
 
 def test_rounding_above_zero_is_none() -> None:
-    from mathturn_gym.policies.openai import read_completion
+    from mathturn_gym.policies._replicas import read_completion
 
     choice = {"token_ids": [5], "logprobs": {"token_logprobs": [3e-7]}, "finish_reason": "stop"}
     assert read_completion("http://x", [1], 4, choice, 0).logprobs.tolist() == [0.0]

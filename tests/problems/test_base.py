@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import NAMES, SPLITS, Generator, ProblemSource, _splits, load_problems, split_of
+from mathturn_gym.problems import NAMES, SPLITS, Generator, ProblemSource, base, load_problems, split_of
 from mathturn_gym.types import Problem
 
 
@@ -26,13 +26,13 @@ class Counted(ProblemSource):
         return self.get(int(seed), int(index))
 
 
-def test_splits_take_eight_one_and_one_tenth() -> None:
+def testbase_take_eight_one_and_one_tenth() -> None:
     counts = Counter(split_of(f"question {i}") for i in range(20_000))
     assert [round(counts[split] / 20_000, 2) for split in SPLITS] == [0.8, 0.1, 0.1]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_splits_of_a_name_share_no_prompt_and_no_stream(name: str) -> None:
+def testbase_of_a_name_share_no_prompt_and_no_stream(name: str) -> None:
     sets = [{load_problems(f"{name}:{split}").get(0, i).prompt for i in range(300)} for split in ("train", "test")]
     if not load_problems(name).prompts_tell_answers:  # one prompt; its numbers are drawn apart
         golds = [[load_problems(f"{name}:{split}").get(0, i).gold for i in range(50)] for split in ("train", "test")]
@@ -128,8 +128,8 @@ class TestIds:
         for other in ("multiplication@4", "multiplication@5:test", "multiplication@5:latex"):
             with pytest.raises(InvalidValueError, match="was not found"):
                 load_problems(other).by_id(problems[0].id)
-        monkeypatch.setattr(_splits, "_places", _splits._Recent(1))  # as in another process
-        monkeypatch.setattr(_splits, "_streams", _splits._Recent(1))
+        monkeypatch.setattr(base, "_places", base._Recent(1))  # as in another process
+        monkeypatch.setattr(base, "_streams", base._Recent(1))
         with pytest.raises(InvalidValueError, match=r"was not found in source 'multiplication@5:train'.*reset\(seed=…"):
             load_problems("multiplication@5").by_id(problems[0].id)
 
@@ -140,21 +140,21 @@ class TestIds:
 
     def test_looking_for_an_id_does_not_change_what_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("_places", "_streams"):
-            monkeypatch.setattr(_splits, name, _splits._Recent(100))
+            monkeypatch.setattr(base, name, base._Recent(100))
         source = load_problems("linear@3")
         first = source.get(2**61, 5)
         with pytest.raises(InvalidValueError, match="was not found"):
             source.by_id(f"linear/{1:016x}")
-        assert [problem_id for problem_id, _ in _splits._places.items()] == [first.id]
-        assert _splits._streams.items() == [(("linear", 2**61), 5)]
+        assert [problem_id for problem_id, _ in base._places.items()] == [first.id]
+        assert base._streams.items() == [(("linear", 2**61), 5)]
 
     def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_splits, "_places", _splits._Recent(100))
+        monkeypatch.setattr(base, "_places", base._Recent(100))
         source = load_problems("linear@3")
         problems = [source.get(0, i) for i in range(1_000)]
-        assert 100 <= len(_splits._places.items()) <= 200
-        assert _splits._places.get(problems[-100].id) is not None
-        assert _splits._places.get(problems[0].id) is None
+        assert 100 <= len(base._places.items()) <= 200
+        assert base._places.get(problems[-100].id) is not None
+        assert base._places.get(problems[0].id) is None
 
     def test_another_process_gives_the_same_ids(self) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -15,7 +15,10 @@ from mathturn_gym.baselines.algorithms._base import (
     BaseAlgorithm,
     Clipping,
     GroupAlgorithm,
+    Learner,
+    Metrics,
     Part,
+    RunParts,
     State,
 )
 from mathturn_gym.baselines.algorithms._registry import algorithm_from_json, algorithm_named, register, registered
@@ -26,7 +29,10 @@ __all__ = [
     "BaseAlgorithm",
     "Clipping",
     "GroupAlgorithm",
+    "Learner",
+    "Metrics",
     "Part",
+    "RunParts",
     "State",
     "algorithm_from_json",
     "algorithm_named",

@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from typing import Self
 
     import numpy as np
     import numpy.typing as npt
     import torch
 
-    from mathturn_gym.baselines.session import Metrics, Session
-    from mathturn_gym.baselines.settings import RunConfig
-    from mathturn_gym.baselines.trainer import Trainer
+    from mathturn_gym.env.config import EnvConfig
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.episodes.packing.batch import PackedBatch, Unit
-    from mathturn_gym.types import Episode, Policy
+    from mathturn_gym.policies.config import PolicyConfig
+    from mathturn_gym.types import Episode
 
 
 Advantages: TypeAlias = "list[npt.NDArray[np.float32]]"
@@ -41,6 +41,89 @@ _AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learni
 _COUNTS: Final = ("group_size",)
 _PER_TURN: Final = ("kl_weight",)
 """Options that may be a list, a number for each turn."""
+
+Metrics: TypeAlias = dict[str, float]
+"""Values to log, by name."""
+
+
+class RunParts(Protocol):
+    """The parts of a run that an algorithm checks itself against; `RunConfig` has them."""
+
+    @property
+    def env(self) -> EnvConfig:
+        """Environment and splits."""
+        ...
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """What training begins with."""
+        ...
+
+    @property
+    def optimization(self) -> Any:
+        """The `Optimization`."""
+        ...
+
+    @property
+    def evaluation(self) -> Any:
+        """The `Evaluation`."""
+        ...
+
+
+class Learner(Protocol):
+    """What an algorithm may use of the trainer that runs it; `Trainer` documents each."""
+
+    @property
+    def config(self) -> RunParts:
+        """The run."""
+        ...
+
+    @property
+    def policy(self) -> Any:
+        """The policy that is trained; its `model` is the module."""
+        ...
+
+    def make_optimizer(self, module: torch.nn.Module, learning_rate: float | None = None) -> Any:
+        """An optimizer for a module of the algorithm's own; `step(factor)` returns the gradient's norm."""
+        ...
+
+    def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
+        """Episodes as a padded batch."""
+        ...
+
+    def with_token_advantages(
+        self, batch: PackedBatch, advantages_BT: npt.NDArray[Any], returns_BT: npt.NDArray[Any] | None = None
+    ) -> PackedBatch:
+        """The batch with advantages per token."""
+        ...
+
+    def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor:
+        """Log-probs under the policy at the start."""
+        ...
+
+    def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
+        """The batch's episodes in shuffled parts, one gradient step each."""
+        ...
+
+    def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
+        """A minibatch as the parts whose gradients are accumulated."""
+        ...
+
+    def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
+        """A batch in parts of that size, with the numbers of their rows."""
+        ...
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision that models are called in."""
+        ...
+
+    def summed(self, value: float) -> float:
+        """A value summed over all ranks."""
+        ...
+
+    def check_finite(self, what: str, *values: float) -> None:
+        """Ends the run as diverged unless all values are finite."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,21 +191,12 @@ class BaseAlgorithm(ABC):
         name = self.name if ours else f"{kind.__module__}:{kind.__qualname__}"
         return {"name": name, **dataclasses.asdict(self)}
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunParts) -> None:
         """Raises `InvalidValueError` where the other parts of a run do not go with this algorithm."""
         if not self.reads_optimization and config.optimization != type(config.optimization)():
             raise InvalidValueError(
                 f"{self.name} does not read optimization: its own options are {', '.join(self.option_names())}"
             )
-
-    @abstractmethod
-    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """Loads and checks what a run needs, and writes nothing.
-
-        Args:
-            config: The run; its `algorithm` is this one.
-            policy: Train this one, not the one that `config.policy` describes.
-        """
 
 
 class State:
@@ -238,7 +312,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
         if isinstance(self.kl_weight, Sequence):  # a list, as JSON and TOML have it
             object.__setattr__(self, "kl_weight", tuple(self.kl_weight))
 
-    def begin(self, trainer: Trainer) -> StateT:
+    def begin(self, trainer: Learner) -> StateT:
         """What it keeps from one iteration to the next, as a run begins.
 
         Args:
@@ -281,7 +355,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
         """Its `group_size`, where it has one."""
         return int(getattr(self, "group_size", 1))
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunParts) -> None:
         """Raises `InvalidValueError` where batches cannot be split into groups, or take more steps than are allowed."""
         super().check(config)
         batches, group = config.optimization, self.episodes_per_problem
@@ -300,12 +374,6 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
                 f"{self.name} takes one gradient step per batch, as it is published: optimization.minibatches and epochs"
                 f" must be 1, got {batches.minibatches} and {batches.epochs} (accumulate saves memory)"
             )
-
-    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """A `Trainer`."""
-        from mathturn_gym.baselines.trainer import Trainer
-
-        return Trainer(config, policy)
 
 
 @dataclass(frozen=True, kw_only=True)

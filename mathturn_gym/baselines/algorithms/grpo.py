@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Learner, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 from mathturn_gym.episodes.returns import scale_advantages
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from mathturn_gym.baselines.algorithms._base import Advantages
-    from mathturn_gym.baselines.trainer import Trainer
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.types import Episode
 
@@ -74,7 +73,7 @@ class DrGRPO(Clipping, GroupAlgorithm[EpisodeBudget]):
 
     discount: float = 1.0
 
-    def begin(self, trainer: Trainer) -> EpisodeBudget:
+    def begin(self, trainer: Learner) -> EpisodeBudget:
         """Notes the constant that sums over tokens are divided by."""
         env = trainer.config.env
         return EpisodeBudget(env.value("num_turns") * env.value("max_completion_tokens"))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mathturn_gym.baselines.algorithms._credit import estimate, token_gae
-from mathturn_gym.baselines.algorithms._critic import CriticAlgorithm, CriticState
 from mathturn_gym.baselines.algorithms._registry import register
+from mathturn_gym.baselines.algorithms.critic import CriticAlgorithm, CriticState
 from mathturn_gym.episodes.returns import scale_advantages
 
 if TYPE_CHECKING:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mathturn_gym.baselines.algorithms._base import Advantages, Algorithm, Clipping, GroupAlgorithm, Part, State
+from mathturn_gym.baselines.algorithms._base import (
+    Advantages,
+    Algorithm,
+    Clipping,
+    GroupAlgorithm,
+    Learner,
+    Part,
+    State,
+)
 from mathturn_gym.baselines.algorithms._credit import RunningMeans, estimate, token_returns
 from mathturn_gym.baselines.algorithms._registry import register
 from mathturn_gym.episodes.returns import scale_advantages
@@ -22,7 +30,6 @@ from mathturn_gym.episodes.returns import scale_advantages
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.baselines.trainer import Trainer
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.episodes.packing.batch import PackedBatch
     from mathturn_gym.types import Episode
@@ -45,7 +52,7 @@ class REINFORCE(Algorithm[RunningMeans]):
     baseline_decay: float = 0.9
     group_size: int = 1
 
-    def begin(self, trainer: Trainer) -> RunningMeans:
+    def begin(self, trainer: Learner) -> RunningMeans:
         """Means without a history."""
         return RunningMeans(self.baseline_decay)
 
@@ -79,7 +86,7 @@ class ClippedREINFORCE(Clipping, Algorithm[RunningMeans]):
     baseline_decay: float = 0.9
     group_size: int = 1
 
-    def begin(self, trainer: Trainer) -> RunningMeans:
+    def begin(self, trainer: Learner) -> RunningMeans:
         """Means without a history."""
         return RunningMeans(self.baseline_decay)
 
@@ -103,7 +110,7 @@ class WithReference(State):
         trainer: Of the run.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Learner) -> None:
         self.trainer = trainer
 
 
@@ -124,7 +131,7 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
     discount: float = 1.0
     group_size: int = 1
 
-    def begin(self, trainer: Trainer) -> WithReference:
+    def begin(self, trainer: Learner) -> WithReference:
         """Keeps the trainer, which has the reference model."""
         return WithReference(trainer)
 

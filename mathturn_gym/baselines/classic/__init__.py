@@ -61,7 +61,7 @@ _HOME: Final = {
     "language_model_kwargs": "features",
     "load_classic": "training",
     "load_language_model": "features",
-    "make_token_env": "make",
+    "make_token_env": "policy",
 }
 
 

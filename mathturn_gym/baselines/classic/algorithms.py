@@ -18,9 +18,7 @@ from mathturn_gym.baselines.algorithms import BaseAlgorithm, register
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.session import Session
-    from mathturn_gym.baselines.settings import RunConfig
-    from mathturn_gym.types import Policy
+    from mathturn_gym.baselines.algorithms import RunParts
 
 
 _DECIDED: Final = {"self", "policy", "env", "seed", "device", "verbose", "policy_kwargs", "_init_setup_model"}
@@ -123,7 +121,7 @@ class ClassicAlgorithm(BaseAlgorithm):
         own = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "arguments"}
         return {"name": self.name, **own, **self.arguments}
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunParts) -> None:
         """Raises `InvalidValueError` for parts of a run that it does not read."""
         super().check(config)
         policy = config.policy
@@ -135,14 +133,6 @@ class ClassicAlgorithm(BaseAlgorithm):
             )
         if config.evaluation.patience:
             raise InvalidValueError(f"{self.name} does not stop early: evaluation.patience must be 0")
-
-    def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """Model and environments."""
-        from mathturn_gym.baselines.classic.training import ClassicSession
-
-        if policy is not None:
-            raise InvalidValueError(f"{self.name} trains a policy of its own kind: none can be given, got {policy!r}")
-        return ClassicSession(config)
 
 
 _ACTOR_CRITIC: Final[Mapping[str, Any]] = {"gae_lambda": 1.0, "gamma": 0.8}

@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from mathturn_gym.base.files import storage_errors
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env
+from mathturn_gym.baselines.algorithms import Metrics
 from mathturn_gym.baselines.classic.algorithms import (
     QRDQN,
     ActorCritic,
@@ -35,7 +36,7 @@ from mathturn_gym.baselines.classic.algorithms import (
 from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
 from mathturn_gym.baselines.classic.policy import Sb3Policy
 from mathturn_gym.baselines.run_folder import RunFolder, read_config, read_object
-from mathturn_gym.baselines.session import Ended, Metrics, Report, RunStatus, Session, cpu_threads
+from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.episodes.rollout import collect

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mathturn_gym.base.display import displayed
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, raise_unknown_name
 from mathturn_gym.types import NO_VERSION, Episode
 
@@ -279,9 +280,7 @@ class PackedBatch:
         )
 
     def _repr_html_(self) -> str:
-        from mathturn_gym.show.notebook import batch_html
-
-        return batch_html(self)
+        return displayed("batch", self)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor by its name (`predictor_index` and `support` where there are such)."""

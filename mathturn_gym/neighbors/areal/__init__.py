@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _HOME: Final = {
     "AgentWorker": "worker",
     "ArealDialogue": "dialogue",
-    "ArealProblems": "dataset",
+    "ArealProblems": "environment",
     "AsyncBatchPolicy": "worker",
     "BundledGenerationOutputs": "protocol",
     "EnvironmentService": "protocol",

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import operator
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+import torch
 
 from mathturn_gym.env.dialogue import Dialogue, Tokenizer, load_tokenizer
-from mathturn_gym.errors import InvalidValueError, check_float, check_int
-from mathturn_gym.neighbors.areal._modes import collect_original, collect_repaired
-from mathturn_gym.neighbors.areal.logs import TrajectoryLog
-from mathturn_gym.neighbors.areal.protocol import EnvironmentService, GenerationHyperparameters, Queue
-from mathturn_gym.neighbors.areal.sample import SequenceSample
+from mathturn_gym.env.rewards import affine_reward, turn_reward
+from mathturn_gym.episodes.returns import discounted_sums
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MathTurnError, check_float, check_int
+from mathturn_gym.neighbors.areal.dialogue import (
+    RIGHT_TEXT,
+    WRONG_TEXT,
+    answers_after_prompt,
+    decode_batch,
+    spliced_feedback_ids,
+)
+from mathturn_gym.neighbors.areal.logs import LoggedTurn, TrajectoryLog, write_original_logs
+from mathturn_gym.neighbors.areal.protocol import (
+    BundledGenerationOutputs,
+    EnvironmentService,
+    GenerationHyperparameters,
+    Queue,
+    ReplyError,
+)
+from mathturn_gym.neighbors.areal.sample import SequenceSample, Trajectory
+from mathturn_gym.types import Completion, Ids, Status, Verdict
 
 
 class MathMultiTurnAgent:
@@ -104,7 +124,7 @@ class MathMultiTurnAgent:
             One `SequenceSample` of one item with K sequences under each packed key.
 
         Raises:
-            Exception: see `mathturn_gym.neighbors.areal._modes` and `mathturn_gym.neighbors.areal._modes`.
+            Exception: with `compat=True` what the original raises (see `collect_original`), else `collect_repaired`'s.
         """
         await env.reset()
         collect = collect_original if self.compat else collect_repaired
@@ -122,4 +142,213 @@ def _one_completion(gconfig: Any) -> Any:
     raise InvalidValueError(
         "gconfig must be GenerationHyperparameters, a mapping of its fields, have new(n=1), or be a dataclass with n,"
         f" got {gconfig!r}"
+    )
+
+
+# ---- how a trajectory is collected: as the original did, and repaired
+
+
+async def collect_original(
+    agent: MathMultiTurnAgent, prompt: Any, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
+) -> list[SequenceSample]:
+    """Plays all turns of one query.
+
+    Raises:
+        AssertionError: the prompt is a batch of several, or of none.
+        IndexError: the answer is not found in the sequence's text.
+        ValidationError: the replies do not fit each other (the logs are written by then).
+        Exception: whatever the environment raises.
+    """
+    if prompt.bs != 1:
+        raise AssertionError  # without a message, as it was; compat=False has one
+    tokenizer = agent.tokenizer
+    prompt_ids: list[int] = prompt.data["packed_prompts"].cpu().numpy().tolist()
+    qid = prompt.ids[0]
+    trajectory = Trajectory(qid, prompt_ids, int(agent.clock() * 1000))
+    prompt_text = decode_batch(tokenizer, [prompt_ids])[0]
+    all_answers: list[str] = []
+    all_success: list[Any] = []
+    rewards: list[float] = []
+    context = prompt_ids
+    for _ in range(agent.num_turns):
+        await obs_queue.put((qid, context, agent.gconfig))
+        reply = await act_queue.get()
+        answers = answers_after_prompt(tokenizer, reply.seqs, reply.prompt_ids)
+        prompt_text = decode_batch(tokenizer, [reply.prompt_ids])[0]
+        _, success, *_ = await env.step((qid, answers))
+        worth = [affine_reward(float(score), agent.reward_bias, agent.reward_scaling) for score in success]
+        all_success.extend(success)
+        all_answers.extend(answers)
+        trajectory.add(reply)
+        rewards.append(worth[0])
+        # Any score that is not 0 is congratulated; and the last turn's feedback is made, though nobody sees it.
+        feedback = spliced_feedback_ids(tokenizer, RIGHT_TEXT if success[0] else WRONG_TEXT)
+        context = [*reply.seqs[0], *feedback]
+    if agent.answer_save_path is not None:
+        write_original_logs(
+            agent.answer_save_path,
+            qid=str(qid),
+            prompt=prompt_text,
+            prompt_len=len(prompt_ids),
+            answers=all_answers,
+            seqlens=trajectory.seqlens,
+            rewards=rewards,
+            success=all_success,
+            version_starts=trajectory.version_start,
+            version_ends=trajectory.version_end,
+        )
+    returns = discounted_sums(np.array([rewards], np.float64), agent.turn_level_discount)[0].tolist()
+    task_ids = prompt.data["task_ids"] if "task_ids" in prompt.keys else None
+    return [trajectory.sample(returns, agent.num_turns, task_ids)]
+
+
+# ---- how a trajectory is collected with the original's interface and without its defects (`compat=False`)
+
+
+_LOG = logging.getLogger(__name__)
+_REPLY_FIELDS: Final = ("seqs", "prompt_ids", "logprobs", "no_eos", "version_start", "version_end")
+
+
+async def collect_repaired(
+    agent: MathMultiTurnAgent, prompt: Any, env: EnvironmentService, obs_queue: Queue, act_queue: Queue
+) -> list[SequenceSample]:
+    """Plays all turns of one query.
+
+    The answer is the text of the completion's own ids; feedback is a template difference, which also closes turns
+    that were cut off; only a score of 1 is congratulated; an exception of the verification leaves the turn undecided
+    (score 0, logged); logs are written when the sample has been checked.
+
+    Raises:
+        InvalidValueError: the prompt, or what the environment returns, is not what it must be.
+        ReplyError: a reply does not fit its observation; field and turn are named.
+        MathTurnError: the environment's own complaint about its user (an unknown query, for example).
+    """
+    assert agent.dialogue is not None
+    qid, context = _prompt(prompt, agent.dialogue.vocab_size)
+    trajectory = Trajectory(qid, context.tolist(), _milliseconds(agent.clock()))
+    played: list[tuple[BundledGenerationOutputs, str, Verdict]] = []
+    rewards: list[float] = []
+    for turn in range(agent.num_turns):
+        await obs_queue.put((qid, context.tolist(), agent.gconfig))
+        who = f"reply to query {qid!r}, turn {turn}"
+        completion = _completion(await act_queue.get(), context, agent.dialogue.vocab_size, who)
+        answer = agent.dialogue.response(context, completion.ids)
+        verdict = await _judge(env, qid, answer)
+        rewards.append(turn_reward(verdict.value, bias=agent.reward_bias, scaling=agent.reward_scaling))
+        reply = BundledGenerationOutputs.from_completion(qid, context.tolist(), completion)
+        trajectory.add(reply)
+        played.append((reply, answer, verdict))
+        if turn + 1 < agent.num_turns:
+            text = RIGHT_TEXT if verdict.correct else WRONG_TEXT
+            feedback = agent.dialogue.feedback_ids(text, turn, completion.ids)
+            context = np.concatenate([context, completion.ids, feedback])
+    returns = discounted_sums(np.array([rewards]), agent.turn_level_discount)[0].tolist()
+    sample = trajectory.sample(returns, agent.num_turns, _task_ids(prompt))
+    if agent.log is not None:
+        turns = zip(played, rewards, returns, strict=True)
+        agent.log.write(qid, [_logged(agent, *one, reward, worth) for one, reward, worth in turns])
+    return [sample]
+
+
+def _prompt(prompt: Any, vocab_size: int) -> tuple[str, Ids]:
+    """Query id and ids of the prompt, checked."""
+    if getattr(prompt, "bs", None) != 1:
+        raise InvalidValueError(f"prompt must be a SequenceSample of one item, got {prompt!r}")
+    if not prompt.data or "packed_prompts" not in prompt.data:
+        raise InvalidValueError(f"prompt {prompt.ids[0]!r} must have data under 'packed_prompts', got {prompt.data!r}")
+    ids = torch.as_tensor(prompt.data["packed_prompts"]).cpu().numpy()
+    _check_ids(f"packed_prompts of query {prompt.ids[0]!r}", ids, vocab_size, InvalidValueError)
+    if not ids.size:
+        raise InvalidValueError(f"packed_prompts of query {prompt.ids[0]!r} must hold at least one id, got none")
+    return str(prompt.ids[0]), ids.astype(np.int64)
+
+
+def _task_ids(prompt: Any) -> torch.Tensor | None:
+    value: torch.Tensor | None = prompt.data["task_ids"] if "task_ids" in prompt.keys else None
+    return value
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(check_float("clock()", seconds, low=0.0) * 1000)
+
+
+def _check_ids(name: str, ids: Ids, vocab_size: int, error: type[InvalidValueError]) -> None:
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise error(f"{name} must be one row of integers, got {ids.dtype} of shape {ids.shape}")
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+        raise error(f"{name} must be ids in [0, {vocab_size}), got {int(ids.min())} to {int(ids.max())}")
+
+
+def _completion(reply: Any, context: Ids, vocab_size: int, who: str) -> Completion:
+    """The completion of a reply, every field checked against the observation that it answers."""
+    for name in _REPLY_FIELDS:
+        if not hasattr(reply, name):
+            raise ReplyError(f"{who}: it must have {', '.join(_REPLY_FIELDS)}; {name} is missing from {reply!r}")
+        if name != "prompt_ids" and len(getattr(reply, name)) != 1:
+            raise ReplyError(f"{who}: {name} must have one entry (gconfig.n is 1), got {getattr(reply, name)!r}")
+    size = len(context)
+    sequence = np.asarray(reply.seqs[0], dtype=None if len(reply.seqs[0]) else np.int64)
+    _check_ids(f"{who}: seqs[0]", sequence, vocab_size, ReplyError)
+    if not np.array_equal(np.asarray(reply.prompt_ids), context) or not np.array_equal(sequence[:size], context):
+        raise ReplyError(f"{who}: prompt_ids must be the observation's {size} ids, and seqs[0] must begin with them")
+    logprobs = np.asarray(reply.logprobs[0], np.float64)
+    if logprobs.shape != (len(sequence) - 1,):
+        raise ReplyError(f"{who}: logprobs[0] must have {len(sequence) - 1} entries, got shape {logprobs.shape}")
+    if not np.all(np.isfinite(logprobs)):
+        raise ReplyError(f"{who}: logprobs[0] must be finite: the sample is for training by ratios")
+    try:
+        return Completion(
+            sequence[size:],
+            logprobs[size - 1 :],  # type: ignore[arg-type]  # Completion makes them float32
+            truncated=bool(reply.no_eos[0]),
+            version_start=operator.index(reply.version_start[0]),
+            version_end=operator.index(reply.version_end[0]),
+        )
+    except (InvalidEpisodeError, TypeError) as error:
+        raise ReplyError(f"{who}: {error}") from error
+
+
+async def _judge(env: EnvironmentService, qid: str, answer: str) -> Verdict:
+    """The environment's verdict; what it raises about a model's text is one too."""
+    try:
+        result = await env.step((qid, [answer]))
+    except MathTurnError:  # the environment says that its user made a mistake
+        raise
+    except Exception as error:
+        _LOG.exception("the verification of query %r raised; the turn is undecided", qid)
+        return Verdict(Status.UNDECIDED, f"{type(error).__name__}: {error}", tier="error")
+    try:
+        _, success, *_ = result
+        (score,) = success
+        score = check_float("score", float(score), low=0.0, high=1.0)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"env.step must return (None, [score], True, False, info) with a score in [0, 1], got {result!r} for query"
+            f" {qid!r}"
+        ) from error
+    return Verdict(Status.RIGHT if score == 1.0 else Status.WRONG, score=score)
+
+
+def _logged(
+    agent: MathMultiTurnAgent,
+    reply: BundledGenerationOutputs,
+    answer: str,
+    verdict: Verdict,
+    reward: float,
+    discounted_return: float,
+) -> LoggedTurn:
+    assert agent.dialogue is not None
+    return LoggedTurn(
+        prompt=agent.dialogue.decode(np.array(reply.prompt_ids, np.int64)),
+        answer=answer,
+        prompt_len=reply.prompt_len,
+        answer_len=len(reply.output_ids[0]),
+        no_eos=reply.no_eos[0],
+        success=verdict.correct,
+        score=verdict.value,
+        reward=reward,
+        discounted_return=discounted_return,
+        version_start=reply.version_start[0],
+        version_end=reply.version_end[0],
+        error=verdict.reason,
     )

@@ -30,17 +30,17 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from mathturn_gym.baselines._batches import select_episodes
-from mathturn_gym.baselines.algorithms import Algorithm
-from mathturn_gym.baselines.algorithms._critic import CriticAlgorithm
+from mathturn_gym.baselines.algorithms import Algorithm, Metrics
+from mathturn_gym.baselines.algorithms.critic import CriticAlgorithm
+from mathturn_gym.baselines.batches import select_episodes
 from mathturn_gym.baselines.run_folder import RunFolder
-from mathturn_gym.baselines.session import Ended, Metrics, Report, Session
+from mathturn_gym.baselines.session import Ended, Report, Session
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.baselines.trainer import Trainer, merged_figures
 from mathturn_gym.episodes.packing import PackedBatch
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import EngineError, InvalidValueError
-from mathturn_gym.policies._models import load_model
+from mathturn_gym.policies.models import load_model
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
 

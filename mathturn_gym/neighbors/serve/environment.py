@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 
-import mathturn_gym
+from mathturn_gym.base import VERSION
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig, env_parameters
 from mathturn_gym.env.dialogue import completion_ids
@@ -173,7 +173,7 @@ class Service:
         tokenizer = given["tokenizer"]
         return {
             "mathturn_protocol": PROTOCOL_VERSION,
-            "version": mathturn_gym.__version__,
+            "version": VERSION,
             "env_id": config.id,
             "settings": {**settings, "system_prompt": env.dialogue.system_prompt},
             "problems": env.source.name,

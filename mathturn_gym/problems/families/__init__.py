@@ -12,8 +12,7 @@ from importlib import import_module
 from typing import Final
 
 from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
-from mathturn_gym.problems._splits import content_id
-from mathturn_gym.problems.base import Endless, ProblemSource, check_split, split_of
+from mathturn_gym.problems.base import Endless, ProblemSource, check_split, content_id, split_of
 from mathturn_gym.problems.families._writing import LATEX, PLAIN, Draw
 from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY, FamilySpec, Question
 from mathturn_gym.seeding import derive_seed

@@ -22,6 +22,7 @@ from mathturn_gym.baselines.classic import PPO, load_classic, training
 from mathturn_gym.baselines.run_folder import read_config, read_metrics
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.baselines.tiny import Shape
+from mathturn_gym.baselines.training import SESSIONS
 from mathturn_gym.baselines.warmup import CALCULATOR, warmup
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
@@ -285,7 +286,7 @@ def test_no_policy_can_be_given(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="begins with the built-in model's weights"):
         train(config("sb3_ppo"), policy=policy, run_dir=tmp_path / "run")
     with pytest.raises(InvalidValueError, match="trains a policy of its own kind"):
-        PPO().prepare(config("sb3_ppo"), policy)
+        SESSIONS["classic"](config("sb3_ppo"), policy)
 
 
 def test_sb3_contrib_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

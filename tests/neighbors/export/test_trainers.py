@@ -212,7 +212,7 @@ def test_trls_trainer_computes_our_loss(tmp_path: Path) -> None:
         taken.append(len(prompts))
         return to_trl(episodes)
 
-    class Compared(GRPOTrainer):  # type: ignore[misc]
+    class Compared(GRPOTrainer):
         """TRL's trainer, which notes its loss and gradient beside ours; `own` replaces its scalar advantages."""
 
         own: list[Any] | None = None

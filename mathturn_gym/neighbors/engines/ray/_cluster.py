@@ -10,24 +10,25 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-import mathturn_gym
+from mathturn_gym.base import VERSION
 from mathturn_gym.errors import EngineError
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
 
 FACTS: Final[dict[str, str]] = {
-    "mathturn_gym": mathturn_gym.__version__,
+    "mathturn_gym": VERSION,
     "python": platform.python_version(),
     "torch": version("torch"),
     "numpy": version("numpy"),
     "transformers": version("transformers"),
     "host": platform.node(),
-    "path": str(mathturn_gym.__file__),
+    "path": str(Path(__file__).parents[3] / "__init__.py"),
 }
 """Versions, the machine's name, and where the package lies there."""
 

@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 
 import torch
 
-from mathturn_gym.baselines.algorithms import Algorithm
-from mathturn_gym.baselines.session import Metrics, Session
+from mathturn_gym.baselines.algorithms import Algorithm, Metrics
+from mathturn_gym.baselines.session import Session
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.baselines.trainer import Trainer, policy_to_load
 from mathturn_gym.episodes.packing import PackedBatch

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -22,15 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mathturn_gym.baselines.algorithms import Metrics
 from mathturn_gym.baselines.algorithms._credit import differ
 from mathturn_gym.episodes.losses import kl_divergence
 from mathturn_gym.episodes.packing import PackedBatch, select_rows
 from mathturn_gym.types import Episode
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.session import Metrics
-    from mathturn_gym.baselines.settings import ImportanceLevel
-    from mathturn_gym.baselines.trainer import Trainer
+    from mathturn_gym.baselines.settings import ImportanceLevel, Optimization
 
 
 def episode_of_rows(batch: PackedBatch) -> npt.NDArray[np.int64]:
@@ -158,19 +157,21 @@ class DryWatch:
 # ---- what is done to a batch between credit and loss, by options that all algorithms share
 
 
-def corrected(batch: PackedBatch, trainer: Trainer) -> tuple[PackedBatch, Metrics]:
-    """The batch that losses see, and what the corrections found.
+def corrected(
+    batch: PackedBatch, options: Optimization, policy_logprobs: Callable[[PackedBatch], torch.Tensor] | None
+) -> tuple[PackedBatch, Metrics]:
+    """Returns the batch that losses see, and what the corrections found.
 
     Args:
         batch: With its advantages, before the first gradient step.
-        trainer: Of the run.
+        options: Of the run.
+        policy_logprobs: Log-probs of a batch under the policy as it is; None keeps those that the sampler noted.
     """
-    options = trainer.config.optimization
     if options.mask_cut_off:
         batch = without_cut_off(batch)
-    if not trainer.recomputes or not bool(batch.loss_mask.any()):
+    if policy_logprobs is None or not bool(batch.loss_mask.any()):
         return batch, {}
-    now = trainer.policy_logprobs(batch)
+    now = policy_logprobs(batch)
     gap = torch.where(batch.loss_mask, now - batch.behavior_logprobs, 0.0)
     found = gap[batch.loss_mask]
     figures = {

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Part, State
+from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Learner, Part, State
 from mathturn_gym.baselines.algorithms._credit import differ
 from mathturn_gym.episodes.packing import PackedBatch, model_inputs
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.session import Metrics
-    from mathturn_gym.baselines.trainer import Trainer
+    from mathturn_gym.baselines.algorithms._base import Metrics
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.episodes.packing.batch import PackedBatch
     from mathturn_gym.types import Episode
@@ -85,7 +84,7 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
     def judged(self, part: PackedBatch) -> torch.Tensor:
         """Bool (B, T): tokens before which the critic is trained."""
 
-    def begin(self, trainer: Trainer) -> CriticState:
+    def begin(self, trainer: Learner) -> CriticState:
         """A critic that knows nothing."""
         return CriticState(self, trainer)
 
@@ -111,7 +110,7 @@ class CriticState(State):
         trainer: Of the run.
     """
 
-    def __init__(self, algorithm: CriticAlgorithm, trainer: Trainer) -> None:
+    def __init__(self, algorithm: CriticAlgorithm, trainer: Learner) -> None:
 
         self.trainer, self._algorithm = trainer, algorithm
         self.critic = ValueNetwork(trainer.policy.model)

@@ -23,7 +23,7 @@ import torch
 
 from mathturn_gym.errors import PolicyError
 from mathturn_gym.policies._kv_cache import Arena, Entry, KeyValues, PrefixStore, common_prefix, encode, truncate
-from mathturn_gym.policies._runner import ModelRunner
+from mathturn_gym.policies.runner import ModelRunner
 from mathturn_gym.policies.sampling import Sampling, entropy
 from mathturn_gym.types import Completion, Ids
 
