@@ -102,7 +102,9 @@ def test_every_module_has_a_room() -> None:
 
 def test_the_page_draws_this_list() -> None:
     page = ROOT / "docs" / "architecture.md"
-    rows = [line.split("|")[1].strip() for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [
+        line.split("|")[1].strip() for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+    ]
     assert rows[1 : len(ORDER) + 1] == ORDER
 
 

@@ -125,7 +125,7 @@ def test_a_source_distribution_gives_the_same_wheel(source: Path, wheel: Path, t
     with tarfile.open(built_from(source, tmp_path)) as archive:
         assert not any(member.issym() or member.islnk() for member in archive)
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
-        assert tops.isdisjoint({"tests", "benchmarks", "docs", "notebooks", "examples", "wrappers"})
+        assert tops.isdisjoint({"tests", "benchmarks", "experiments", "docs", "notebooks", "examples", "wrappers"})
         archive.extractall(tmp_path / "sdist", filter="data")
     unpacked = next((tmp_path / "sdist").iterdir())
     subprocess.run([*PIP, "wheel", *HERE_ALREADY, "--wheel-dir", str(tmp_path), str(unpacked)], check=True)
