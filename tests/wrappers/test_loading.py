@@ -435,7 +435,7 @@ def hostile(folder: Path, witness: Path) -> None:
 def test_a_folders_own_python_is_never_run_and_nobody_is_asked(folder: Path, tmp_path: Path, code: str) -> None:
     hostile(folder, tmp_path / "witness")
     script = (
-        "import sys\nfrom mathturn_gym.policies import load_policy\nfrom mathturn_gym.errors import MathTurnError\n"
+        "import sys\nfrom mathturn_gym.wrappers import load_policy\nfrom mathturn_gym.errors import MathTurnError\n"
         f"try:\n    {code}\nexcept MathTurnError as error:\n    print('refused:', error)\n"
     )
     done = subprocess.run(
@@ -462,4 +462,4 @@ def test_every_from_pretrained_of_the_package_refuses_foreign_code() -> None:
     foreign = [(file, line) for file, line in calls if not any(name in line for name in ours)]
     assert foreign
     for file, line in foreign:
-        assert "trust_remote_code=False" in line or "kwargs" in line or file == "_models.py", f"{file}: {line}"
+        assert "trust_remote_code=False" in line or "kwargs" in line or file == "models.py", f"{file}: {line}"
