@@ -35,7 +35,8 @@ def one_file() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return AutoModelForCausalLM.from_pretrained(str(BUILTIN_PATH), dtype=torch.float32, trust_remote_code=False).eval()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(str(BUILTIN_PATH), dtype=torch.float32, trust_remote_code=False)
+    return loaded.eval()
 
 
 @pytest.fixture(scope="module")
