@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +282,7 @@ def test_an_adapters_folder_does_not_choose_what_is_executed_or_asked(tmp_path: 
 # ---- mistakes
 
 
+@pytest.mark.usefixtures("nothing_is_asked")
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -300,21 +300,18 @@ def test_a_misspelt_name_fails_at_once(
 ) -> None:
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    started = time.perf_counter()
     with pytest.raises(InvalidValueError, match="unknown policy") as caught:
         load_policy(name)
-    assert time.perf_counter() - started < 1.0
     assert ("did you mean" in str(caught.value)) == (nearest is not None)
     assert nearest is None or f"did you mean {nearest!r}" in str(caught.value)
 
 
+@pytest.mark.usefixtures("nothing_is_asked")
 @pytest.mark.parametrize("name", ["hf:no-such-model", "nobody/no-such-model"])
-def test_a_hub_name_that_cannot_be_reached_fails_at_once(name: str) -> None:
-    """The tests run offline; without that, it is one question, of ten seconds at most, and no retry."""
-    started = time.perf_counter()
+def test_offline_a_hub_name_fails_before_anything_is_asked(name: str) -> None:
+    """Where there is a network, `tests/test_transformers.py` counts the questions: one, and no retry."""
     with pytest.raises(CheckpointError, match="no-such-model"):
         load_policy(name)
-    assert time.perf_counter() - started < 5.0
 
 
 @pytest.mark.parametrize(
