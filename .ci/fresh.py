@@ -33,9 +33,15 @@ def install(packages: list[str], environment: Path) -> Path:
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     constraint = ["--constraint", "constraints.txt"]
     if not any("--no-deps" in words for words in packages):
-        subprocess.run([*command, *constraint, "torch"], check=True, cwd=ROOT)  # noqa: S603
+        index = ["--index-url", os.environ["TORCH_INDEX"]] if os.environ.get("TORCH_INDEX") else []
+        subprocess.run([*command, *constraint, "torch", *index], check=True, cwd=ROOT)  # noqa: S603
     for words in packages:
-        subprocess.run([*command, *constraint, *words.split()], check=True, cwd=ROOT)  # noqa: S603
+        # Before a release it is the wheel that was built, not what this folder would build.
+        named = [
+            os.environ["MATHTURN_WHEEL"] if word == "." and "MATHTURN_WHEEL" in os.environ else word
+            for word in words.split()
+        ]
+        subprocess.run([*command, *constraint, *named], check=True, cwd=ROOT)  # noqa: S603
     return python
 
 

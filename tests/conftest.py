@@ -32,6 +32,13 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Of this folder, `--doctest-modules` is to read tests alone: the other files are scripts, or lie for them to import."""
+    name = collection_path.name
+    return True if name.endswith(".py") and not name.startswith("test_") else None
+
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
