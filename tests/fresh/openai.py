@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
+import numpy as np
 
-words = [
-    "mathturn",
-    "eval",
-    "--policy",
-    "http://127.0.0.1:9",
-    "--tokenizer",
-    "TOKENIZER",
-    "--problems",
-    "lins:test",
-    "--episodes",
-    "1",
-]
-done = subprocess.run(words, capture_output=True, text=True, check=False)
-said = " ".join((done.stdout + done.stderr).split())
-assert done.returncode, "nothing listens there, and the command did not say so"
-assert "cannot be reached" in said, said
-assert "pip install" not in said, said
+from mathturn_gym.decoding import OpenAIPolicy
+from mathturn_gym.errors import PolicyError
+
+try:
+    with OpenAIPolicy("http://127.0.0.1:9", retries=0) as policy:
+        policy.complete([np.array([5, 8])], max_tokens=[2])
+except PolicyError as error:
+    assert "no answer after 1 attempts" in str(error), error
+else:
+    raise AssertionError("nothing listens there, and the policy did not say so")
