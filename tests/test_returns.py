@@ -196,7 +196,8 @@ def test_the_shrunk_baseline_equals_its_definition(drawn: list[tuple[str | None,
             elif count + pseudo == 0:
                 baseline = float(np.mean(means))
             else:
-                baseline = (count * own + pseudo * float(np.mean(means))) / (count + pseudo)
+                share = pseudo / (count + pseudo)  # divided first: a subnormal times a mean would be rounded
+                baseline = (1 - share) * own + share * float(np.mean(means))
             assert found[i][k] == pytest.approx(go[i][k] - baseline, abs=1e-4)
 
 
