@@ -22,16 +22,16 @@ SOME := tests/test_env.py tests/test_vector.py tests/test_types.py tests/test_re
 # BESIDE use the versions of .venv for what they share with it; the others bring their own, and find the rest there.
 BESIDE := evaluations engines fuzz inspect kernel lowmem typing
 REWARDS := tests/verifier/test_rewards_in_place.py
-PACKAGES_engines := ray
+PACKAGES_engines := ray==2.60.0
 TESTS_engines := tests/engines tests/robustness/test_load.py
 PACKAGES_fuzz := --no-deps atheris==3.0.0
 PACKAGES_inspect := inspect_ai==0.3.285
 TESTS_inspect := tests/export/test_inspect.py tests/view/adapters/test_inspect.py tests/robustness/test_files_from_outside.py $(REWARDS)
 PACKAGES_kernel := ipykernel==7.4.0
 TESTS_kernel := tests/robustness/test_kernel.py
-PACKAGES_lowmem := --no-deps torchao
+PACKAGES_lowmem := --no-deps torchao==0.18.0
 TESTS_lowmem := tests/baselines/test_optimizer.py
-PACKAGES_typing := pyright
+PACKAGES_typing := pyright==1.1.414
 TESTS_typing := tests/test_packaging.py -k "mypy or pyright"
 # Without what .venv has: their own dependencies would bring a second torch.
 PACKAGES_evaluations := --no-deps $(PACKAGES_inspect) lm_eval==0.4.13 lighteval==0.13.0 absl-py aenum chardet colorama colorlog DataProperty \
@@ -182,7 +182,7 @@ SEE_VENV = echo "import site; site.addsitedir('$(CURDIR)/$$(cd $(VENV) && ls -d 
 	$(if $(PACKAGES_$*),,$(error no target test-$*: see `make help`))
 	$(PYTHON) -m venv --clear .envs/$*
 	$(if $(filter $*,$(BESIDE)),$(SEE_VENV))
-	.envs/$*/bin/python $(if $(filter $*,$(BESIDE)),$(PINNED),$(QUIET)) $(PACKAGES_$*)
+	.envs/$*/bin/python $(QUIET) $(PACKAGES_$*)
 	$(if $(MORE_$*),.envs/$*/bin/python $(QUIET) $(MORE_$*))
 	$(SEE_VENV)
 	touch $@

@@ -25,8 +25,9 @@ INSTALLS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / ".ci" / "fresh.toml"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def install(packages: list[str], environment: Path) -> Path:
+def install(given: dict[str, Any], environment: Path) -> Path:
     """The interpreter of a new environment that has what pip was told, and nothing else."""
+    packages = given["pip"]
     subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)  # noqa: S603
     python = environment / "bin" / "python"
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # a wheel would be packed with files that are gone
@@ -41,7 +42,7 @@ def install(packages: list[str], environment: Path) -> Path:
             os.environ["MATHTURN_WHEEL"] if word == "." and "MATHTURN_WHEEL" in os.environ else word
             for word in words.split()
         ]
-        subprocess.run([*command, *constraint, *named], check=True, cwd=ROOT)  # noqa: S603
+        subprocess.run([*command, *([] if given.get("unpinned") else constraint), *named], check=True, cwd=ROOT)  # noqa: S603
     return python
 
 
@@ -59,7 +60,10 @@ def commands_of(given: dict[str, Any], folder: Path) -> list[list[str]]:
 def check(name: str, folder: Path) -> list[str]:
     """What of an install does not work: a line per command that failed and per file that is missing."""
     given = INSTALLS[name]
-    python = install(given["pip"], folder / name / "env")
+    try:
+        python = install(given, folder / name / "env")
+    except subprocess.CalledProcessError as error:
+        return [f"{name}: cannot be installed: {error}"]
     work = folder / name / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -69,7 +73,7 @@ def check(name: str, folder: Path) -> list[str]:
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
     environment |= {"MATHTURN_MODELS": str(work / "models"), "OMP_NUM_THREADS": "2"}
     if beside := given.get("beside"):
-        environment["BESIDE"] = str(install(INSTALLS[beside]["pip"], folder / name / "beside").parent)
+        environment["BESIDE"] = str(install(INSTALLS[beside], folder / name / "beside").parent)
     failed = []
     for command in commands_of(given, work):
         began = time.perf_counter()
