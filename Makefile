@@ -133,7 +133,7 @@ fuzz: .envs/fuzz/.ready ## a minute of coverage-guided fuzzing of extraction and
 
 # Tested in a folder where the repository's own modules cannot be imported.
 dist: $(VENV)/.dev ## wheel and source distribution, in dist/, and a part of the tests against the installed wheel
-	rm -rf dist build && mkdir -p build/dist/tests
+	rm -rf dist build/dist build/lib && mkdir -p build/dist/tests
 	$(PYTHON) -m venv build/dist/venv
 	build/dist/venv/bin/python $(QUIET) build
 	build/dist/venv/bin/python -m build --outdir dist .
