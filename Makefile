@@ -62,7 +62,7 @@ check: $(VENV)/.dev ## format, lint, types and the quick tests, in two processes
 	@$(MAKE) --no-print-directory -j2 lint quick
 
 test: $(VENV)/.dev ## lint, types, tests, doctests, notebooks: what every change has to pass
-	@$(MAKE) --no-print-directory -j3 lint tests
+	@$(MAKE) --no-print-directory -j2 lint tests
 
 lint: $(VENV)/.dev ## format, lint and types alone
 	$(BIN)/ruff format --check .
