@@ -378,6 +378,7 @@ if trainer.accelerator.is_main_process:
 """
 
 
+@pytest.mark.slow  # two processes that import TRL; the tests above hold groups and advantages in one
 def test_groups_across_two_processes(tmp_path: Path) -> None:
     """Six rows a process, groups of four: the second group lies across both. Advantages are those of the whole batch."""
     script = tmp_path / "two.py"

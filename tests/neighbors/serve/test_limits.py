@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -9,6 +10,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -185,7 +188,7 @@ def test_keys_come_as_bearer_header_or_subprotocol(serving: Serving) -> None:
 def test_an_abandoned_session_gives_its_place_back(serving: Serving) -> None:
     from websockets.exceptions import ConnectionClosed
 
-    server = serving(limits=Limits(max_sessions=2, session_timeout=0.3))
+    server = serving(limits=Limits(max_sessions=2, session_timeout=2.0))
     with connected(server) as silent, connected(server) as stopped:
         ask(stopped, RESET)
         server.wait_for_sessions(2)
@@ -226,10 +229,9 @@ def test_a_client_that_does_not_read_is_cut(serving: Serving) -> None:
         server.wait_for_sessions(1)
         message = json.dumps({"type": "step", "data": {"text": "", "tokens": [50] * 1000}}).encode()
         raw.sendall(frame(json.dumps({"type": "reset", "data": {"seed": 0, "send_tokens": "all"}}).encode()))
-        raw.settimeout(10)
-        began = time.monotonic()
+        raw.settimeout(60)
         with pytest.raises((ConnectionError, TimeoutError)):  # noqa: PT012 - the cut comes at some message
-            while time.monotonic() - began < 20:
+            for _ in range(20_000):
                 raw.sendall(frame(message))
                 time.sleep(0.001)
     server.wait_for_sessions(0)
@@ -254,37 +256,47 @@ def test_a_slow_request_is_cut(serving: Serving, sent: bytes) -> None:
     server = serving(limits=Limits(request_timeout=0.3))
     port = int(server.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as raw:
-        raw.settimeout(10)
+        raw.settimeout(60)  # where nothing is cut, this is what ends the test
         raw.sendall(sent)
-        began = time.monotonic()
         try:
             reply = raw.recv(1000)
         except ConnectionResetError:
             reply = b""
-        assert time.monotonic() - began < 5
         assert reply == b"" or reply.startswith(b"HTTP/1.1 408")
         assert bool(reply) == (b"{" in sent)
     assert refused(server, "slow request") == 1
     assert plays(server)
 
 
-def test_a_session_may_be_slow_but_not_too_fast(serving: Serving) -> None:
+def test_a_session_may_be_slow_but_not_too_fast(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mathturn_gym.neighbors.serve import _gate
+
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    # The limiter's time passes by its own pauses alone, so that they are the same on any machine.
+    monkeypatch.setattr(_gate, "Bucket", partial(Bucket, now=lambda: sum(pauses)))
+    monkeypatch.setattr(_gate, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
     server = serving(limits=Limits(steps_per_second=20))
     with connected(server) as connection:
         ask(connection, RESET)
-        began = time.monotonic()
         for _ in range(40):
             connection.send(json.dumps({"type": "state"}))
         for _ in range(40):
-            connection.recv(timeout=10)
-        assert 0.9 < time.monotonic() - began < 3  # 20 at once, the other 20 in a second
+            connection.recv(timeout=60)
+        assert sum(pauses) == pytest.approx(21 / 20)  # 20 at once, the other 21 at 20 a second
+        assert max(pauses) == pytest.approx(1 / 20)
         assert plays(server)
 
 
 def test_an_address_that_asks_too_often_is_refused_for_a_while(serving: Serving) -> None:
     server = serving(limits=Limits(max_sessions=2, requests_per_second=2))
-    replies = [get(f"{server.url}/info") for _ in range(6)]
-    assert [status for status, *_ in replies[:2]] == [200, 200]
+    replies = [get(f"{server.url}/info") for _ in range(2)]
+    assert [status for status, *_ in replies] == [200, 200]
+    while replies[-1][0] == 200:  # on a slow machine the two a second are asked for later
+        replies.append(get(f"{server.url}/info"))
     assert (replies[-1][0], replies[-1][2]["retry-after"]) == (429, "1")
     assert get(f"{server.url}/health")[0] == 200
     time.sleep(1.1)
