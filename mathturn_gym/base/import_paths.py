@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -20,6 +21,16 @@ def is_import_path(text: str) -> bool:
     (True, False)
     """
     return _PATH.fullmatch(text) is not None
+
+
+def module_exists(path: str) -> bool:
+    """True where the package that an import path begins with can be found; nothing is imported.
+
+    >>> module_exists("math:sqrt"), module_exists("vlm:folder")
+    (True, False)
+    """
+    _see_current_folder()
+    return importlib.util.find_spec(path.partition(":")[0].partition(".")[0]) is not None
 
 
 def import_object(field: str, path: str) -> Any:

@@ -33,6 +33,7 @@ from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.env.config import code_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError, StorageError
+from mathturn_gym.wrappers.loading import names_code
 
 if TYPE_CHECKING:
     import torch
@@ -418,8 +419,9 @@ def code_named_in(run_dir: str | Path) -> list[str]:
     _, config = _stored(run_dir)
     tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
     parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
-    others = [parts["algorithm"].get("name"), parts["policy"].get("model")]
-    own = [one for one in others if isinstance(one, str) and is_import_path(one)]
+    algorithm, model = parts["algorithm"].get("name"), parts["policy"].get("model")
+    own = [algorithm] if isinstance(algorithm, str) and is_import_path(algorithm) else []
+    own += [model] if isinstance(model, str) and names_code(model) else []
     return [*code_of(parts["env"]), *own]
 
 

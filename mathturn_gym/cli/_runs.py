@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mathturn_gym.base.import_paths import is_import_path
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 
@@ -131,13 +130,14 @@ def start_of(
         CheckpointError: a run whose config cannot be read, or names code.
     """
     from mathturn_gym.policies import PolicyConfig
+    from mathturn_gym.wrappers.loading import names_code
 
     if task is not None:
         from mathturn_gym.baselines.tasks import load_task
 
         found = load_task(task)
         own = found.policy if policy is None else PolicyConfig(policy)
-        if own.model != "random" and not is_import_path(own.model):  # those sample as they will
+        if own.model != "random" and not names_code(own.model):  # those sample as they will
             # How a task samples is part of it: a run's own temperature is not what others were measured at.
             own = dataclasses.replace(own, **found.sampling)
         return Start(policy or f"task {task}", own, found.env, samples=found.samples)
