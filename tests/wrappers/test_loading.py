@@ -164,7 +164,7 @@ def test_what_nearly_is_an_import_path_imports_nothing(
 
 def test_a_known_scheme_is_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(map(names_code, ["hf:gpt2", "vllm:smollm2", "http://a:1", "builtin", "ORG/NAME"]))
-    monkeypatch.setitem(loading.SCHEMES, "sglang:", PolicyKind("sglang:", lambda config, place: place, ("lora",)))  # type: ignore[arg-type]
+    monkeypatch.setitem(loading.SCHEMES, "sglang:", PolicyKind("sglang:", lambda config, place: place, ("lora",)))
     assert load_policy("sglang:my/model") == "my/model"
     assert not names_code("sglang:model")
     with pytest.raises(InvalidValueError, match="lora has no meaning for sglang: policies"):
