@@ -58,10 +58,7 @@ def test_the_test_of_light_imports_can_fail() -> None:
     ("code", "light_of"),
     [
         ("import mathturn_gym.wrappers", HEAVY),
-        (
-            "from mathturn_gym.policies import PolicyConfig; from mathturn_gym.wrappers import load_policy; PolicyConfig()",
-            HEAVY,
-        ),
+        ("from mathturn_gym import PolicyConfig, load_policy; PolicyConfig()", HEAVY),
         ("from mathturn_gym.wrappers import ReturnsWrapper", HEAVY),
         ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
         ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
