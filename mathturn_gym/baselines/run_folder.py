@@ -20,19 +20,20 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mathturn_gym.base.files import locked, parse_json, storage_errors, sync, tidy, write_atomically, write_json
-from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.base.render import render_episode
 from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.env.config import code_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError, StorageError
+from mathturn_gym.policies.config import MODEL_SCHEMES
 
 if TYPE_CHECKING:
     import torch
@@ -385,13 +386,27 @@ class RunFolder:
             _LOG.warning("%s was interrupted before its first checkpoint: it begins again", self.path)
 
 
-def read_config(run_dir: str | Path) -> RunConfig:
+def read_config(run_dir: str | Path, *, own_code: bool = False, allowed: Collection[str] = ()) -> RunConfig:
     """The config that a run folder was begun with.
 
+    This is the one gate between a folder that somebody else may have written and the code that its config names: it
+    answers before anything is imported (issue 31).
+
+    Args:
+        run_dir: The run's folder.
+        own_code: Import what the config names, because the run is the caller's own.
+        allowed: Import paths that may be imported anyway, because the caller named them.
+
     Raises:
-        CheckpointError: the folder holds no run, or its config cannot be read.
+        CheckpointError: the folder holds no run, its config cannot be read, or it names other code.
     """
     file, stored = _stored(run_dir)
+    foreign = [] if own_code else [path for path in code_named_in(run_dir) if path not in allowed]
+    if foreign:
+        raise CheckpointError(
+            f"the config of run {str(run_dir)!r} names code, which is not run unless you ask for it: {', '.join(foreign)};"
+            " give the same options again, or --own-code (own_code=True) where the run is your own"
+        )
     try:
         return RunConfig.from_json(stored)
     except InvalidValueError as error:
@@ -407,7 +422,7 @@ def _stored(run_dir: str | Path) -> tuple[Path, dict[str, Any]]:
 
 
 def code_named_in(run_dir: str | Path) -> list[str]:
-    """The import paths in a run's config: whoever goes on with the run, or plays its environment, runs that code.
+    """The texts in a run's config that lead to code when the run is continued or its environment is played.
 
     Args:
         run_dir: The run's folder.
@@ -418,8 +433,8 @@ def code_named_in(run_dir: str | Path) -> list[str]:
     _, config = _stored(run_dir)
     tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
     parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
-    others = [parts["algorithm"].get("name"), parts["policy"].get("model")]
-    own = [one for one in others if isinstance(one, str) and is_import_path(one)]
+    algorithm, model = parts["algorithm"].get("name"), parts["policy"].get("model")
+    own = [*([algorithm] if names_code(algorithm) else []), *([model] if names_code(model, MODEL_SCHEMES) else [])]
     return [*code_of(parts["env"]), *own]
 
 

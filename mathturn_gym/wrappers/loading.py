@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import importlib.util
 import inspect
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.import_paths import import_object, is_import_path
 from mathturn_gym.base.model_folders import NAMED_MODELS, folder_of
 from mathturn_gym.base.model_folders import is_hub_name
 from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
@@ -31,7 +30,6 @@ _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "
 """What a folder's policy.json may say."""
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
-_CALLABLE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 Kind = Literal["random", "folder", "hub", "vllm", "server", "callable"]
 
@@ -110,7 +108,7 @@ def _source_of(name: str) -> _Source:
         return _Source("vllm", str(folder_of(rest)) if rest in NAMED_MODELS else rest)
     if Path(name).exists():
         return _folder(Path(name))
-    if _CALLABLE.fullmatch(name) and importlib.util.find_spec(scheme.partition(".")[0]) is not None:
+    if is_import_path(name) and importlib.util.find_spec(scheme.partition(".")[0]) is not None:
         return _Source("callable", name)
     # A path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
     if name.count("/") == 1 and is_hub_name(name) and not Path(name).parent.is_dir():
@@ -282,13 +280,7 @@ def _server(config: PolicyConfig, source: _Source) -> Any:
 
 def _called(config: PolicyConfig, source: _Source) -> Any:
     """A policy of the user's: an object, or what a class or function gives when it is called with `options`."""
-    module_name, _, path = source.name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidValueError(f"policy {source.name!r} cannot be imported: {error}") from error
+    found = import_object("policy", source.name)
     _refuse(config, "module:callable", "dtype", "device", "lora", "adapter", "grammar", "attention", *_SAMPLING)
     if inspect.isclass(found) or not isinstance(found, Policy):
         if not callable(found):
