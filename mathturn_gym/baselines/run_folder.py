@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +27,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym.base.files import locked, parse_json, storage_errors, sync, tidy, write_atomically, write_json
+from mathturn_gym.base.files import (
+    bounded_lines,
+    check_folder,
+    check_not_sparse,
+    locked,
+    open_regular,
+    parse_json,
+    read_regular,
+    storage_errors,
+    sync,
+    tidy,
+    write_atomically,
+    write_json,
+)
 from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.base.render import render_episode
 from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
@@ -43,6 +57,9 @@ if TYPE_CHECKING:
 
 _CHECKSUMS: Final = "checksums.json"
 _CHUNK: Final = 1 << 22
+_MOST_JSON: Final = 1 << 26
+_MOST_METRICS: Final = 1 << 30
+_MOST_LINE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +109,13 @@ def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) 
 def verify_checkpoint(folder: Path) -> None:
     """Raises `CheckpointError` unless every file of a checkpoint is there as it was written."""
     try:
-        sums = parse_json((folder / _CHECKSUMS).read_bytes())
+        sums = parse_json(read_regular(folder / _CHECKSUMS, _MOST_JSON))
         if not isinstance(sums, dict):
             raise TypeError(f"{_CHECKSUMS} must hold a JSON object")
         for name, expected in sums.items():
+            # A path would have any file of the machine read, a device among them.
+            if name in (".", "..") or Path(name).name != name:
+                raise ValueError(f"{_CHECKSUMS} must hold plain names of files, got {name[:80]!r}")
             if _checksum(folder / name) != expected:
                 raise CheckpointError(f"{folder / name} is not as it was written: truncated, or changed since")
     except (OSError, ValueError, TypeError) as error:
@@ -115,7 +135,7 @@ def load_checkpoint(path: str | Path) -> TrainerState:
 
     folder = Path(path)
     try:
-        facts = parse_json((folder / "trainer.json").read_bytes())
+        facts = parse_json(read_regular(folder / "trainer.json", _MOST_JSON))
         tensors = load_file(folder / "trainer.safetensors")
         return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
@@ -125,7 +145,7 @@ def load_checkpoint(path: str | Path) -> TrainerState:
 def iteration_of(folder: Path) -> int:
     """After how many iterations a checkpoint was written; 0 where it does not say."""
     try:
-        return int(parse_json((folder / "trainer.json").read_bytes())["iteration"])
+        return int(parse_json(read_regular(folder / "trainer.json", _MOST_JSON))["iteration"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return 0
 
@@ -142,8 +162,9 @@ def fingerprint(path: Path) -> str | None:
 
 
 def _checksum(file: Path) -> str:
+    check_not_sparse(file)
     digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -173,7 +194,7 @@ class RunFolder:
         InvalidValueError: the folder holds something already, and neither `resume` nor `overwrite` was asked for.
         CheckpointError: `resume`, and the folder's config differs or cannot be read.
         LockedError: another process trains in this folder.
-        StorageError: the folder cannot be written.
+        StorageError: the folder cannot be written, or holds a link, a pipe or a device.
 
     Attributes:
         path: The folder.
@@ -189,6 +210,7 @@ class RunFolder:
         self._check_it_is_a_runs()
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        check_folder(self.path)  # before the lock, which is a file in it
         try:
             self._held.enter_context(locked(self.path / ".lock"))
         except LockedError as error:
@@ -262,8 +284,8 @@ class RunFolder:
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Appends one iteration's figures ("iteration" among them), flushed."""
-        with storage_errors(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(metrics)) + "\n")
+        with storage_errors(self.path), open_regular(self.path / "metrics.jsonl", "ab") as file:
+            file.write(json.dumps(dict(metrics)).encode() + b"\n")
         if self._wandb is not None:
             self._wandb.log(dict(metrics), step=int(metrics["iteration"]))
         if self._events is not None:
@@ -445,17 +467,22 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
         CheckpointError: the file is missing, or broken before its last line.
     """
     file = Path(run_dir) / "metrics.jsonl"
+    rows: list[dict[str, float]] = []
+    broken = None
     try:
-        lines = file.read_bytes().splitlines()
+        with open_regular(file) as stream:
+            if (size := os.fstat(stream.fileno()).st_size) > _MOST_METRICS:
+                raise CheckpointError(f"{file} cannot be read: it has {size:,} bytes, more than {_MOST_METRICS:,}")
+            for number, line in enumerate(bounded_lines(stream, _MOST_LINE), 1):
+                if broken is not None:
+                    raise CheckpointError(f"{file}, line {broken} is not a JSON object with an iteration")
+                row = None if line is None else _row(line)
+                if row is None:
+                    broken = number
+                else:
+                    rows.append(row)
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
-    rows: list[dict[str, float]] = []
-    for number, line in enumerate(lines, 1):
-        row = _row(line)
-        if row is not None:
-            rows.append(row)
-        elif number < len(lines):
-            raise CheckpointError(f"{file}, line {number} is not a JSON object with an iteration")
     return rows
 
 
@@ -466,7 +493,7 @@ def read_object(file: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, or holds something else.
     """
     try:
-        data = parse_json(file.read_bytes())
+        data = parse_json(read_regular(file, _MOST_JSON))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     if not isinstance(data, dict):

@@ -13,7 +13,7 @@ import typer
 
 from mathturn_gym.base.import_paths import is_import_path
 from mathturn_gym.env.config import EnvConfig
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.policies import PolicyConfig

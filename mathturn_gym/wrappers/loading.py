@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
-from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.files import parse_json, read_regular
 from mathturn_gym.base.import_paths import import_object, is_import_path
 from mathturn_gym.base.model_folders import NAMED_MODELS, folder_of
 from mathturn_gym.base.model_folders import is_hub_name
@@ -29,6 +29,7 @@ from mathturn_gym.types import Policy
 _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "top_p", "top_k", "min_p")
 """What a folder's policy.json may say."""
 
+_MOST_JSON: Final = 1 << 24
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
 
 Kind = Literal["random", "folder", "hub", "vllm", "server", "callable"]
@@ -165,7 +166,7 @@ def _memory_of(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        data = parse_json(file.read_bytes())
+        data = parse_json(read_regular(file, _MOST_JSON))
         if not isinstance(data, dict):
             raise InvalidValueError(f"must be an object, got {type(data).__name__}")
         for name in data:
@@ -182,7 +183,7 @@ def _base_of(adapter: Path) -> str:
     known = _memory_of(adapter).get("model")
     if known is None:
         try:
-            known = parse_json((adapter / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
+            known = parse_json(read_regular(adapter / "adapter_config.json", _MOST_JSON)).get("base_model_name_or_path")
         except (OSError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{adapter / 'adapter_config.json'}: {error}") from error
     if not isinstance(known, str) or not known:
