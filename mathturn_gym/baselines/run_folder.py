@@ -114,7 +114,7 @@ def verify_checkpoint(folder: Path) -> None:
             raise TypeError(f"{_CHECKSUMS} must hold a JSON object")
         for name, expected in sums.items():
             # A path would have any file of the machine read, a device among them.
-            if name in (".", "..") or Path(name).name != name:
+            if name in ("", ".", "..") or Path(name).name != name:
                 raise ValueError(f"{_CHECKSUMS} must hold plain names of files, got {name[:80]!r}")
             if _checksum(folder / name) != expected:
                 raise CheckpointError(f"{folder / name} is not as it was written: truncated, or changed since")
@@ -155,10 +155,16 @@ def fingerprint(path: Path) -> str | None:
 
     Args:
         path: A folder with weights: a checkpoint, or any Hugging Face folder.
+
+    Raises:
+        CheckpointError: a file of weights is none.
     """
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
     files = [file for file in files if file.name != "trainer.safetensors"]
-    return ",".join(f"{file.name}:{_checksum(file)}" for file in files) or None
+    try:
+        return ",".join(f"{file.name}:{_checksum(file)}" for file in files) or None
+    except OSError as error:
+        raise CheckpointError(f"the weights in {str(path)!r} cannot be read: {error}") from error
 
 
 def _checksum(file: Path) -> str:

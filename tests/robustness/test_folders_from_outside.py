@@ -172,7 +172,7 @@ def test_an_adapter_is_weights_and_nothing_else(settings: dict[str, Any], tmp_pa
     (tmp_path / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": "x/y"}))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     pytest.importorskip("peft")
-    with pytest.raises(CheckpointError, match="peft_type must be one of|megatron_config would have peft import"):
+    with pytest.raises(CheckpointError, match=r"peft_type must be one of|megatron_config would have peft import"):
         load_policy("builtin", adapter=str(tmp_path))
 
 
@@ -288,7 +288,7 @@ def test_the_viewer_ends_at_what_never_ends(name: str, kind: str, tmp_path: Path
     write_episodes(run / "episodes_test.jsonl", [synthetic_episode(0, 0, [1], prompt=3)])
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name) if kind == "pipe" else (run / name).symlink_to("/dev/zero")
-    in_time(lambda: write_view(run, tmp_path / "page.html"))
+    in_time(lambda: write_view(tmp_path / "page.html", run))
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "../config.json", "..", ".", "sub/x", ""])
@@ -313,7 +313,7 @@ def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path) -
     del table, ids
     assert (tmp_path / "completions.parquet").stat().st_size < 100_000
     for read in (
-        lambda: write_view(tmp_path / "completions.parquet", tmp_path / "page.html"),
+        lambda: write_view(tmp_path / "page.html", tmp_path / "completions.parquet"),
         lambda: load_problems(tmp_path / "completions.parquet"),
     ):
         assert "would unpack to" in str(in_time(read))
@@ -329,7 +329,7 @@ def test_a_long_text_that_many_rows_refer_to_is_refused_by_the_viewer(
     table = pa.table({"prompt": ["p" * 10**4] * 10_000, "completion": ["c"] * 10_000})
     pq.write_table(table, tmp_path / "completions.parquet")
     assert "holds more than 10,000,000 bytes" in str(
-        in_time(lambda: write_view(tmp_path / "completions.parquet", tmp_path / "p.html"))
+        in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "completions.parquet"))
     )
 
 
@@ -344,4 +344,4 @@ def test_twenty_million_bad_rows_end_early(tmp_path: Path) -> None:
     with gzip.open(path, "wb", compresslevel=1) as stream:
         stream.write(good + b"\n" + b"{}\n" * 10**6)
     with pytest.raises(InvalidValueError, match="holds no episodes: 10,000 of its first 10,002 lines"):
-        write_view(path, tmp_path / "page.html")
+        write_view(tmp_path / "page.html", path)

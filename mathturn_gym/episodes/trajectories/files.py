@@ -45,8 +45,8 @@ _AT_ONCE: Final = 256 * 2**20
 _MOST_BAD: Final = 10_000
 """Bad rows after which a file that holds more of them than of episodes is given up: 20 million fit into 234 kB of gzip."""
 
-_SHOWN: Final = 1_000
-"""Bad rows that are logged, and whose content is kept."""
+_SHOWN: Final = 100
+"""Bad rows that are logged one by one, and whose content is kept."""
 
 _END: Final = object()
 

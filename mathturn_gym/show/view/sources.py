@@ -164,9 +164,12 @@ def holds_episodes(path: Path) -> bool:
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
     raw = open_regular(path)
-    opened = gzip.open(raw) if path.name.endswith(".gz") else raw
     # A file that cannot be unpacked holds no episodes; who asks for it by name is told why.
-    with raw, opened as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
+    with (
+        raw,
+        gzip.open(raw) if path.name.endswith(".gz") else raw as stream,
+        contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
+    ):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):
                 yield parse_json(b"" if line is None else line)
