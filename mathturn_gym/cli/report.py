@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mathturn_gym.base.text import visible
-from mathturn_gym.episodes.metrics import MEANING, Estimate, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from mathturn_gym.episodes.metrics import Estimate, Report
 
 
 _MOST_PARTS: Final = 40

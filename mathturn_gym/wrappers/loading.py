@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.files import parse_json, read_regular
 from mathturn_gym.base.import_paths import import_object, is_import_path, module_exists
 from mathturn_gym.base.model_folders import NAMED_MODELS, folder_of, is_hub_name
 from mathturn_gym.errors import CheckpointError, InvalidValueError, raise_unknown_name
@@ -29,6 +29,7 @@ from mathturn_gym.types import Policy
 _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "top_p", "top_k", "min_p")
 """Fields that a folder's policy.json may have."""
 
+_MOST_JSON: Final = 1 << 24
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -59,15 +60,6 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
         config = _with_memory(config, Path(place))
     _refuse(config, kind)
     return kind.load(config, place)
-
-
-def names_code(name: str) -> bool:
-    """True where the name of a policy is an import path: loading it would run that code.
-
-    >>> names_code("my_policies:say"), names_code("hf:gpt2"), names_code("builtin")
-    (True, False, False)
-    """
-    return not name.startswith(tuple(SCHEMES)) and is_import_path(name)
 
 
 def _config_of(name: str, changes: Mapping[str, Any]) -> PolicyConfig:
@@ -115,7 +107,7 @@ def _resolve(name: str) -> tuple[PolicyKind, str]:
         return MODEL, str(folder_of(name))
     if Path(name).exists():
         return MODEL, _model_folder(Path(name))
-    # The same parser decides what a stranger's run folder may name (issue 31): what it does not take is never imported.
+    # The gate of run folders (`names_code`) calls every such text code: what the parser does not take is never imported.
     if is_import_path(name) and module_exists(name):
         return CALLABLE, name
     # A path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
@@ -174,7 +166,7 @@ def _memory_of(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        data = parse_json(file.read_bytes())
+        data = parse_json(read_regular(file, _MOST_JSON))
         if not isinstance(data, dict):
             raise InvalidValueError(f"must be an object, got {type(data).__name__}")
         for name in data:
@@ -191,7 +183,7 @@ def _base_of(adapter: Path) -> str:
     known = _memory_of(adapter).get("model")
     if known is None:
         try:
-            known = parse_json((adapter / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
+            known = parse_json(read_regular(adapter / "adapter_config.json", _MOST_JSON)).get("base_model_name_or_path")
         except (OSError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{adapter / 'adapter_config.json'}: {error}") from error
     if not isinstance(known, str) or not known:
@@ -311,7 +303,7 @@ SCHEMES: Final[Mapping[str, PolicyKind]] = {
     "http://": _SERVER,
     "https://": _SERVER,
 }
-"""Kinds of policies by what their names begin with."""
+"""Kinds of policies by what their names begin with; `MODEL_SCHEMES` has the words before a colon, for the gate."""
 
 
 # ---- what loaders share

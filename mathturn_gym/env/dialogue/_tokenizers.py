@@ -61,9 +61,10 @@ def _load_by_name(name: str) -> Tokenizer:
     import transformers
 
     try:
+        kwargs = pretrained_kwargs(name)  # also checks that the folder's files can be read
         # AutoTokenizer imports torch and every model's configuration: 1,800 modules and 250 MB, of which nothing is used.
         kind = getattr(transformers, class_without_torch(Path(name)) or "AutoTokenizer")
-        tokenizer: Tokenizer = kind.from_pretrained(name, **pretrained_kwargs(name))
+        tokenizer: Tokenizer = kind.from_pretrained(name, **kwargs)
         tokenizer("1")  # settings of the wrong type show when it is first used
     except Exception as error:  # tokenizers has no class of its own for a broken file
         raise InvalidValueError(
