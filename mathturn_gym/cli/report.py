@@ -120,6 +120,8 @@ def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title:
 
 def _meaning(name: str) -> str:
     """`acc@k: …`: what a figure is; `acc@3` is explained as `acc@k`."""
+    from mathturn_gym.episodes.metrics import MEANING
+
     stem, at, _ = name.partition("@")
     known = f"{stem}@k" if at else name
     return f"{known}: {MEANING[known]}"
