@@ -329,11 +329,13 @@ class Dialogue:
         ids = self._cache.get(key)
         if ids is None:
             cut = 0 if thought else len(self._opening)
-            before, after = self._template.render([*self._head, message("user", _USER)]).split(_USER)
             rendered = self._template.render([*self._head, message("user", text)])
-            ids = self._template.tokenize_around(
-                rendered[: len(rendered) - cut], before, text, after[: len(after) - cut]
-            )
+            rendered = rendered[: len(rendered) - cut]
+            if self._template.has_marker(text):
+                before, after = self._template.render([*self._head, message("user", _USER)]).split(_USER)
+                ids = self._template.tokenize_around(rendered, before, text, after[: len(after) - cut])
+            else:
+                ids = self._template.tokenize(rendered)
             self._cache.put(key, ids)
         return ids
 
