@@ -125,7 +125,7 @@ def _first_above(cdf_BN: torch.Tensor, target_B: torch.Tensor) -> torch.Tensor:
 def _block_sums(probs_BV: torch.Tensor) -> torch.Tensor:
     """The sums of `_BLOCK` probabilities each, the last block shorter, float64 (B, N)."""
     whole = probs_BV.shape[1] // _BLOCK * _BLOCK
-    blocks_BNK = probs_BV[:, :whole].unflatten(1, (-1, _BLOCK))
+    blocks_BNK = probs_BV[:, :whole].view(len(probs_BV), whole // _BLOCK, _BLOCK)
     if probs_BV.device.type == "cpu":  # torch would write all of it as float64 first: three times as slow
         sums_BN = torch.from_numpy(blocks_BNK.detach().numpy().sum(axis=-1, dtype=np.float64))
     else:

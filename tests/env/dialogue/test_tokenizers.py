@@ -47,7 +47,13 @@ def test_it_is_the_tokenizer_that_auto_tokenizer_loads(name: str, request: pytes
     assert mine.end_of_turn == theirs.end_of_turn
 
 
-CLASSES = ["TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "GPT2Tokenizer", "GPT2TokenizerFast"]
+CLASSES: list[str | None] = [
+    "TokenizersBackend",
+    "PreTrainedTokenizerFast",
+    "PreTrainedTokenizer",
+    "GPT2Tokenizer",
+    "GPT2TokenizerFast",
+]
 CLASSES += ["Qwen2Tokenizer", "Qwen2TokenizerFast", "LlamaTokenizerFast", "BertTokenizer", "MyTokenizer", None]
 
 
