@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from mathturn_gym.base.files import parse_json
-from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.config import EnvConfig, env_keywords
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from mathturn_gym.neighbors.engines.ray_settings import RaySettings
     from mathturn_gym.problems import ProblemSource
 
-PROBLEMS_HELP: Final = (
-    "A name (lins:test, add2, guess8), a family (quadratic@2:test), a mixture (3*linear@1+primes), a curriculum"
-    " (curriculum:integers,linear@1-3), a file (.jsonl, .json, .csv, .parquet), a folder of save_to_disk, or"
-    " hf:NAME:CONFIG:SPLIT."
-)
+PROBLEMS_HELP: Final = env_keywords()["problems"].text
 
 ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
 QuestionColumn = Annotated[
@@ -89,40 +85,28 @@ def fields_of(question_column: str | None, answer_column: str | None) -> dict[st
 # ---- options of every command that has an environment, declared once: the keywords of `EnvConfig`
 
 
-_CALLABLE: Final = "or my_module:name of your own"
+NOT_OFFERED: Final = ("render_mode", "gold_in_info")
+"""Keywords that a command decides itself."""
+
+_SPELLINGS: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
+    "problems": (str, ("--problems", "--data")),
+    "reward_terms": (list[str], ("--reward-term",)),
+}
+"""Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type."""
 
 OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "id": (str, "Environment id.", ("--env",)),
-    "problems": (str, PROBLEMS_HELP, ("--problems", "--data")),
+    **{
+        name: (kind, keyword.text, spellings)
+        for name, keyword in env_keywords().items()
+        for kind, spellings in [_SPELLINGS.get(name, (keyword.kind, ()))]
+        if name not in NOT_OFFERED
+    },
     "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
     "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
     "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
-    "tokenizer": (str, "Folder or hub name; by default the policy's own.", ()),
-    "dialogue": (str, "my_module:name of a dialogue of your own.", ()),
-    "num_turns": (int, "Turns of an episode.", ()),
-    "max_completion_tokens": (int, "The most tokens of one answer.", ()),
-    "max_context_tokens": (int, "Budget for the whole context, in tokens.", ()),
-    "max_episode_tokens": (int, "Budget of sampled tokens for all turns of an episode.", ()),
-    "max_episode_seconds": (float, "Budget of wall-clock time for an episode.", ()),
-    "stop_on_success": (bool, "End an episode at its first right answer.", ()),
-    "feedback": (str, f"Feedback mode, {_CALLABLE}.", ()),
-    "verifier": (str, f"Where answers are looked for: boxed, marked or lenient; {_CALLABLE}.", ()),
-    "reward_scaling": (float, "What rewards are multiplied with.", ()),
-    "reward_bias": (float, "What is taken off rewards.", ()),
-    "reward_terms": (
-        list[str],
-        "NAME=WEIGHT of a term added to the reward, or NAME=my_module:name of your own; repeatable.",
-        ("--reward-term",),
-    ),
-    "system_prompt": (str, "Text of a system message.", ()),
-    "prompt_template": (str, "What the first message says, with {problem} where the problem's text goes.", ()),
-    "chat_template_kwargs": (str, """Variables of the chat template as JSON: '{"enable_thinking": false}'.""", ()),
-    "history": (str, "What later turns see of earlier ones: keep, strip-thinking or template.", ()),
 }
 """Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
-
-NOT_OFFERED: Final = ("render_mode", "gold_in_info")
-"""Keywords that a command decides itself."""
 
 
 @dataclass(frozen=True, slots=True)

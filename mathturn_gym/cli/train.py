@@ -17,7 +17,7 @@ from mathturn_gym.cli._options import (
     training_engine,
     with_env_options,
 )
-from mathturn_gym.cli._runs import OwnCode, command_line, refuse_code
+from mathturn_gym.cli._runs import OwnCode, command_line
 from mathturn_gym.cli.report import plain_text
 from mathturn_gym.errors import InvalidValueError
 
@@ -83,8 +83,7 @@ def train(
     folder = run_dir or _folder(task, algorithm)
     if resume:
         _refuse_changes({**changes, **budget, **({} if algorithm is None else {"algorithm": algorithm})})
-        refuse_code(folder, {}, own_code=own_code)
-        config = read_config(folder)
+        config = read_config(folder, own_code=own_code)
     else:
         config = _config(task, algorithm, changes, budget)
     chosen = training_engine(engine, engine_settings)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_a_mistakes_message_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit):
         main()
     assert "InvalidValueError: [/x] ␛[31m⟨U+202E⟩abc" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "most"), [("--version", 600), ("--help", 700), ("info", 800)])
+def test_what_needs_no_model_loads_no_heavy_library(option: str, most: int) -> None:
+    """Counts modules, not seconds: with torch there are 1,500."""
+    script = (
+        "import sys\nfrom mathturn_gym.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(len(sys.modules), *sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True, check=True)
+    count, *modules = done.stdout.splitlines()[-1].split()
+    assert not {"torch", "transformers", "scipy", "sympy", "matplotlib"} & set(modules)
+    assert int(count) < most
+    assert option != "--version" or done.stdout.splitlines()[0] == version("mathturn-gym")
 
 
 def test_info() -> None:

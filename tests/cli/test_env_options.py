@@ -19,6 +19,13 @@ def test_every_keyword_of_the_environment_is_an_option() -> None:
     offered = set(OPTIONS) - {"question_column", "answer_column"}
     elsewhere = {"train", "validation", "test", "allow_overlap", "fields", "shuffle"}  # --split, --set, the columns
     assert offered | set(NOT_OFFERED) == {*env_parameters(DEFAULT_ENV), *OWN_FIELDS} - elsewhere
+    assert all(text.endswith((".", "}'.")) for _, text, _ in OPTIONS.values()), "each says in a sentence what it is"
+    kinds = {name: kind for name, (kind, _, _) in OPTIONS.items() if kind is not str}
+    assert kinds == {
+        "skip_bad_rows": bool, "num_turns": int, "max_completion_tokens": int, "max_context_tokens": int,
+        "max_episode_tokens": int, "max_episode_seconds": float, "stop_on_success": bool, "reward_scaling": float,
+        "reward_bias": float, "reward_terms": list[str],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
