@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.http import split_url
 from mathturn_gym.env.dialogue import TurnDialogue
 from mathturn_gym.episodes.trajectories.records import verdict_from_record, verdict_to_record
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ServerError
@@ -129,9 +130,7 @@ def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, A
         InvalidValueError: the URL is none.
         ServerError: there is no server, it refuses, or it is one that this client cannot talk to.
     """
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidValueError(f"server must be a URL such as 'http://127.0.0.1:8000', got {url!r}")
+    split_url("server", url)
     request = urllib.request.Request(f"{url.rstrip('/')}/info", headers=_headers(api_key))  # noqa: S310 - checked above
     handlers = [urllib.request.ProxyHandler({})] if _is_local(url) else []
     try:
