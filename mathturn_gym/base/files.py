@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -81,6 +82,21 @@ def open_regular(path: str | os.PathLike[str], mode: str = "rb", *, links: bool 
         stream.close()
         raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or the like", str(path))
     return cast("IO[bytes]", stream)
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """The bytes of a regular file for this block; a file whose name ends in `.gz` is unpacked as it is read.
+
+    Raises:
+        OSError: see `open_regular`.
+    """
+    with open_regular(path) as raw:
+        if not str(path).lower().endswith(".gz"):
+            yield raw
+            return
+        with gzip.open(raw) as unpacked:
+            yield cast("IO[bytes]", unpacked)
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:

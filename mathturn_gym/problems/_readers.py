@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast
 
-from mathturn_gym.base.files import bounded_lines, open_regular
+from mathturn_gym.base.files import bounded_lines, reading
 from mathturn_gym.base.parquet import bounded_batches
 from mathturn_gym.errors import MathTurnError, ProblemFileError, raise_unknown_name
 from mathturn_gym.problems._values import short
@@ -212,7 +212,7 @@ def _guarded(path: Path, read: Callable[[IO[bytes], Path], Rows]) -> Rows:
     """Reads, and turns what goes wrong on the way into errors that name the file and the place."""
     number = 0
     try:
-        with _opened(path) as stream:
+        with reading(path) as stream:
             for number, row in read(stream, path):
                 yield number, row
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -221,13 +221,9 @@ def _guarded(path: Path, read: Callable[[IO[bytes], Path], Rows]) -> Rows:
         raise ProblemFileError(
             f"problems file {str(path)!r} cannot be read: {error.strerror or error}{_near(path)}"
         ) from error
-
-
-def _opened(path: Path) -> IO[bytes]:
-    try:
-        raw = open_regular(path)
-        return cast("IO[bytes]", gzip.open(raw, "rb")) if path.name.lower().endswith(".gz") else raw
     except ValueError as error:  # a path with a NUL in it
+        if isinstance(error, MathTurnError):
+            raise
         raise ProblemFileError(f"problems file {short(str(path))} cannot be read: {error}") from error
 
 
@@ -389,8 +385,6 @@ def parquet_rows(path: Path) -> Rows:
     """
     number = 0
     try:
-        with open_regular(path):  # pyarrow would wait at a pipe
-            pass
         for batch in bounded_batches(path, batch_size=_BATCH, most=_AT_ONCE):
             for row in [None] if batch is None else batch.to_pylist():
                 number += 1
