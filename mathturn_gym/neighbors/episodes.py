@@ -25,7 +25,7 @@ from mathturn_gym.types import Completion, Episode, Ids, Problem
 
 
 def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> list[Problem]:
-    """Different problems out of a source.
+    """Takes different problems from a source.
 
     Args:
         problems: See `load_problems`.
@@ -33,7 +33,7 @@ def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> 
         seed: Of the stream of a source that has no end.
 
     Raises:
-        InvalidValueError: a source without end and no size, or one that does not have so many problems.
+        InvalidValueError: a source without end and no size, or one that has fewer problems.
     """
     source = load_problems(problems)
     wanted = source.size if size is None else size
@@ -59,7 +59,7 @@ class ProblemIndex(FiniteSource):
         return len(self._by_id)
 
     def add(self, problems: Iterable[Problem]) -> None:
-        """Adds problems; one that is known already is passed over.
+        """Adds problems; those already in the index are skipped.
 
         Raises:
             InvalidValueError: another problem has the same id.
@@ -126,7 +126,7 @@ _NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=
 
 
 def problem_to_json(problem: Problem) -> str:
-    """A whole problem as text, for a column of a data set: workers need no problem file of their own.
+    """Writes a whole problem as JSON text for a column of a data set, so that workers need no problem file.
 
     >>> problem_from_json(problem_to_json(Problem("p/1", "1+1?", ("2", "two")))).gold
     ('2', 'two')
@@ -151,7 +151,7 @@ def problem_from_json(text: object) -> Problem:
 def completion_of(
     ids: Sequence[int], logprobs: Sequence[float | None] | None, limit: int, ends: Collection[int], version: int = 0
 ) -> Completion:
-    """What an engine sampled, as a completion.
+    """Makes a `Completion` of what an engine sampled.
 
     Args:
         ids: As sampled. What is beyond `limit` is left out: the beginning of a sample is a sample.
@@ -242,7 +242,8 @@ class EpisodePlayer:
         while not recorder.ended:
             budget = int(info["completion_budget"])
             completion = await generate(observation, budget) if budget else _NOTHING
-            # A function of the user's may rely on the thread that calls it; the built-in verifier must not hold up others.
+            # The built-in verifier runs in a thread, so that one slow check does not delay other episodes. A user's function may rely
+            # on the thread that calls it, and runs here.
             if env.verifier.runs_beside:
                 result = await asyncio.to_thread(env.step, completion.ids)
             else:
@@ -260,7 +261,7 @@ class EpisodePlayer:
 
 
 class TextEpisode:
-    """An episode for those who have texts only: the answers' ids are the tokenizer's own spelling.
+    """An episode played by texts, for hosts without token ids: answers are encoded by the tokenizer.
 
     Args:
         env: The environment.

@@ -97,7 +97,7 @@ class TurnRollout:
             Columns `prompt` (one message of the user's, which carries the problem's id as well) and `problem_id`.
 
         Raises:
-            InvalidValueError: a source without end and no size, or one that does not have so many problems.
+            InvalidValueError: a source without end and no size, or one that has fewer problems.
         """
         return _dataset(self._problems, problems, size, seed)
 
@@ -213,7 +213,7 @@ class _TrainersGeneration:
 
     @contextmanager
     def of_length(self, max_tokens: int) -> Iterator[None]:
-        """Generates at most so many ids per turn: TRL's `max_completion_length` is about all turns together."""
+        """Limits the ids per turn: TRL's `max_completion_length` is a limit for all turns together."""
         trainer = self._trainer
         places = [(trainer.generation_config, "max_new_tokens")] if hasattr(trainer, "generation_config") else []
         if trainer.use_vllm:

@@ -1,4 +1,4 @@
-"""One session with a server: requests and replies over a WebSocket, every failure a `ServerError` that says what to do."""
+"""What client and server share (versions, records), and the client's connection; every failure is a `ServerError`."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def error_named(message: str) -> Exception:
 
 
 def check_send_tokens(value: object) -> str:
-    """Returns which ids an observation shall carry, or raises `InvalidValueError`."""
+    """Returns the `send_tokens` mode, or raises `InvalidValueError`."""
     if value not in ("all", "new", "none"):
         raise InvalidValueError(f"send_tokens must be 'all', 'new' or 'none', got {value!r}")
     return str(value)
 
 
-# ---- one session with a server: requests and replies over a WebSocket, every failure a `ServerError` that says what to do
+# ---- the client's connection
 
 
 _REFUSED: Final = {
@@ -119,7 +119,7 @@ _MOST_TOLD: Final = 1 << 20
 
 
 def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, Any]:
-    """What a server tells about itself.
+    """Asks a server for its `/info`: settings and protocol version.
 
     Args:
         url: `http://…` or `https://…`.
@@ -227,7 +227,7 @@ class ServerConnection:
         try:
             raw = self._connection.recv(timeout=self._timeout)
         except TimeoutError as error:
-            self.close()  # its reply may still come: nobody may take it for another's
+            self.close()  # its reply may still come, and must not be taken for a later one's
             raise ServerError(
                 f"{self._url} did not reply within {self._timeout:g} s: give a larger server_timeout="
             ) from error
