@@ -75,7 +75,7 @@ class PromptTooLongError(InvalidValueError):
 
 
 class SharedPromptsError(InvalidValueError):
-    """Problems that are trained on are evaluated on as well, and nobody asked for that by name."""
+    """Training and evaluation share problems, and the user did not ask for that by name."""
 
 
 class EpisodeStateError(MathTurnError, RuntimeError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def terminal(**options: Any) -> Console:
-    """A console that shows `visible` texts alone, whoever prints what to it.
+    """A console that passes everything printed to it through `visible`.
 
     Markup is a matter of its own: texts of others are printed with `markup=False`, or as `plain_text`.
 

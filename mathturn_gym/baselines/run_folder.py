@@ -462,8 +462,8 @@ def code_named_in(run_dir: str | Path) -> list[str]:
     tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
     parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
     algorithm, model = parts["algorithm"].get("name"), parts["policy"].get("model")
-    own = [*([algorithm] if names_code(algorithm) else []), *([model] if names_code(model, MODEL_SCHEMES) else [])]
-    return [*code_of(parts["env"]), *own]
+    own = [(algorithm, names_code(algorithm)), (model, names_code(model, MODEL_SCHEMES))]
+    return [*code_of(parts["env"]), *(str(name) for name, is_code in own if is_code)]
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:

@@ -209,14 +209,12 @@ def missing_ranges(done: Iterable[int], total: int) -> Iterator[tuple[int, int]]
     >>> list(missing_ranges({0, 1, 4}, 7))
     [(2, 2), (5, 2)]
     """
-    have, start = set(done), None
-    for index in range(total + 1):
-        missing = index < total and index not in have
-        if missing and start is None:
-            start = index
-        elif not missing and start is not None:
+    start = 0
+    # By what is done, not by what is missing: that may be a billion.
+    for index in [*sorted({one for one in done if 0 <= one < total}), total]:
+        if index > start:
             yield start, index - start
-            start = None
+        start = index + 1
 
 
 class _Folder:

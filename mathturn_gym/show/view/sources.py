@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, read_regular
+from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, read_regular, reading
 from mathturn_gym.base.parquet import bounded_batches
 from mathturn_gym.episodes.trajectories import SCHEMA, episode_from_record, read_episodes
 from mathturn_gym.episodes.trajectories.files import MAX_LINE
@@ -115,8 +115,7 @@ class LineLog:
 
     def _records(self, growing: bool) -> Iterator[Any]:
         """The JSON of the lines from where the last reading ended."""
-        raw = open_regular(self.path)
-        with raw, gzip.open(raw) if self.path.name.endswith(".gz") else raw as stream:
+        with reading(self.path) as stream:
             stream.seek(self._offset)
             for line in self._lines(stream, growing):
                 if line.strip():
@@ -163,13 +162,8 @@ def holds_episodes(path: Path) -> bool:
 
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
-    raw = open_regular(path)
-    # A file that cannot be unpacked holds no episodes; who asks for it by name is told why.
-    with (
-        raw,
-        gzip.open(raw) if path.name.endswith(".gz") else raw as stream,
-        contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
-    ):
+    # A file that cannot be unpacked holds no episodes; whoever asks for it by name is told why.
+    with reading(path) as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):
                 yield parse_json(b"" if line is None else line)

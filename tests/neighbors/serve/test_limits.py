@@ -350,11 +350,12 @@ def test_a_later_head_is_timed_as_the_first_is(serving: Serving) -> None:
 
 def test_a_head_that_drips_has_no_more_time(serving: Serving) -> None:
     server = serving(limits=Limits(request_timeout=0.5))
-    with raw_connection(server, b"GET /health HTTP/1.1\r\n") as raw:
-        with pytest.raises((ConnectionError, TimeoutError)):  # noqa: PT012 - the cut comes at some byte
-            for number in range(200):
-                raw.sendall(f"X-{number}: y\r\n".encode())
-                time.sleep(0.05)
+    started = b"GET /health HTTP/1.1\r\n"
+    # The cut comes at some byte.
+    with raw_connection(server, started) as raw, pytest.raises((ConnectionError, TimeoutError)):  # noqa: PT012
+        for number in range(200):
+            raw.sendall(f"X-{number}: y\r\n".encode())
+            time.sleep(0.05)
     assert refused(server, "slow request") == 1
 
 
