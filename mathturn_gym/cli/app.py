@@ -6,9 +6,11 @@ Modules are loaded when a command runs, so that `--help` is quick.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from mathturn_gym.base import VERSION
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
 from mathturn_gym.cli.compare import compare
@@ -34,6 +36,23 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mathturn-gym {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Takes the options of `mathturn` itself."""
+
+
 app.command()(demo)
 app.command()(train)
 app.command()(compare)

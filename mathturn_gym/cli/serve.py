@@ -7,7 +7,22 @@ from typing import Annotated
 
 import typer
 
+from mathturn_gym.cli._options import grouped
 
+
+@grouped(
+    {
+        "Address": ("host", "port", "log_level"),
+        "Access and limits": (
+            "api_key_file",
+            "max_sessions",
+            "session_timeout",
+            "max_message_bytes",
+            "steps_per_second",
+            "requests_per_second",
+        ),
+    }
+)
 def serve(
     env_id: Annotated[str, typer.Option("--env", help="Environment id.")] = "MathMultiTurn-v0",
     problems: Annotated[str, typer.Option(help="Built-in name or a file of problems.")] = "lins",

@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 
 from mathturn_gym.base.terminal import terminal
+from mathturn_gym.baselines.tasks import task_names
 from mathturn_gym.cli._options import (
     ENGINE,
     ENGINE_SETTINGS,
     EnvOptions,
+    grouped,
     speaks_for_nobody,
     training_engine,
     with_env_options,
@@ -28,13 +30,18 @@ if TYPE_CHECKING:
 
 
 @with_env_options
+@grouped(
+    {
+        "Budget, in place of the task's": ("tokens", "total_tokens", "episodes", "cpu_seconds"),
+        "A folder with a run in it": ("resume", "overwrite", "own_code"),
+        "Engine": ("engine", "engine_settings"),
+    }
+)
 def train(
     env: EnvOptions,
     task: Annotated[
         str,
-        typer.Argument(
-            help="add1, lins, guess8, mul2, mixed, smol-add1, smol-add2, smol-lins, gsm8k, or the TOML file of a task of your own."
-        ),
+        typer.Argument(help=f"{', '.join(task_names())}, or the TOML file of a task of your own."),
     ] = "lins",
     algorithm: Annotated[
         str | None,
