@@ -45,7 +45,7 @@ from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
 from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
 from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
 from mathturn_gym.episodes.packing.selection import micro_batch_rows
-from mathturn_gym.episodes.rollout import collect
+from mathturn_gym.episodes.rollout import check_tokenizer, collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import PolicyConfig, trained_logits, use_row_attention
 from mathturn_gym.problems import Curriculum
@@ -124,6 +124,7 @@ class Trainer(Session):
         batch = config.optimization.batch_episodes
         # The gold answers are for the episodes that are kept: no policy sees an info.
         self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source, gold_in_info=True)
+        check_tokenizer(self._env, self._policy)  # before a folder is made; a config may name a tokenizer of its own
         self._eval_env = validation_env(config, self._policy)
         budget = config.budget
         if (

@@ -17,6 +17,7 @@ from mathturn_gym.episodes.rollout._schedulers import (
     seats_of,
     stream_asyncio,
 )
+from mathturn_gym.episodes.rollout._tokenizers import check_tokenizer
 from mathturn_gym.errors import InvalidValueError, RunError, check_int, raise_unknown_name
 from mathturn_gym.types import Episode, Policy
 
@@ -69,6 +70,7 @@ def collect(
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
     chosen = _choose(scheduler, policy, env)
+    check_tokenizer(env, policy)
     done: dict[int, Episode] = {}
 
     def keep(episode: Episode) -> None:
@@ -133,6 +135,7 @@ async def acollect(
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
     _choose("async", policy, env)
+    check_tokenizer(env, policy)
     seats = seats_of(env, "acollect()")
     waiting = check_int("max_waiting", len(seats) if max_waiting is None else max_waiting, low=1)
     stream = stream_asyncio(seats, policy, plan, indices, max_waiting=waiting, on_progress=on_progress)
