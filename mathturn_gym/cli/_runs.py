@@ -183,7 +183,7 @@ def problems_of(config: EnvConfig, split: str | None, *, named: bool) -> Problem
     return own if own.split is not None or isinstance(own, FiniteSource) else own.part("test")
 
 
-def command_line(*words: str | Path) -> str:
+def command_line(*words: str | int | Path) -> str:
     """A command as it can be typed: `mathturn eval --policy 'my run'`.
 
     >>> command_line("eval", "--policy", "my run")

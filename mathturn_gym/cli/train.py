@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +65,10 @@ def train(
     keep: Annotated[int | None, typer.Option(help="Checkpoints that are kept; 2 by default.")] = None,
     engine: ENGINE = "local",
     engine_settings: ENGINE_SETTINGS = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, as it began.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in the folder, as it began; a larger budget may be given."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")] = False,
     own_code: OwnCode = False,
 ) -> None:
@@ -79,7 +83,7 @@ def train(
     them.
     """
     from mathturn_gym.baselines.overrides import parse_settings
-    from mathturn_gym.baselines.run_folder import code_named_in, read_config
+    from mathturn_gym.baselines.run_folder import code_named_in, read_config, read_metrics
 
     console = terminal(quiet=speaks_for_nobody(engine))
     limits = {"tokens": tokens, "total_tokens": total_tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
@@ -89,12 +93,13 @@ def train(
     changes = {**given, **env.settings(), **parse_settings(settings or [])}
     folder = run_dir or _folder(task, algorithm)
     if resume:
-        _refuse_changes({**changes, **budget, **({} if algorithm is None else {"algorithm": algorithm})})
+        _refuse_changes({**changes, **({} if algorithm is None else {"algorithm": algorithm})})
         refuse_code(folder, {}, own_code=own_code)
-        config = read_config(folder)
+        config = _with_budget(read_config(folder), budget)
     else:
         config = _config(task, algorithm, changes, budget)
     chosen = training_engine(engine, engine_settings)
+    lines = len(read_metrics(folder)) if resume and (folder / "metrics.jsonl").exists() else -1
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
     own = ["--own-code"] if code_named_in(folder) else []
     if result.interrupted:
@@ -105,6 +110,14 @@ def train(
         raise typer.Exit(130)
     if result.status != "finished":
         console.print(plain_text(f"{result.status}: {result.message}", "yellow"))
+    if len(result.history) == lines:
+        more = command_line("train", "--run-dir", folder, "--resume", "--episodes", 2 * result.episodes, *own)
+        console.print(
+            f"nothing new: this run had used its budget up ({result.episodes:,} episodes, {result.tokens:,} tokens);"
+            f" to train on: {more}",
+            markup=False,
+            soft_wrap=True,
+        )
     if result.test is not None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
         played = f"{result.test['episodes']:,} episodes of {result.test['problems']:,} different problems"
@@ -126,11 +139,21 @@ def _config(task: str, algorithm: str | None, changes: dict[str, Any], budget: d
 
 
 def _refuse_changes(changes: dict[str, Any]) -> None:
-    """Raises `InvalidValueError` where other settings were asked for: a run goes on as it began."""
+    """Raises `InvalidValueError` for settings that cannot be changed when a run is resumed."""
     if changes:
         raise InvalidValueError(
             f"--resume goes on with the run's own config: leave out {', '.join(changes)}, or begin another run"
+            " (a larger budget can be given: --episodes, --tokens, --total-tokens, --cpu-seconds)"
         )
+
+
+def _with_budget(config: RunConfig, limits: dict[str, Any]) -> RunConfig:
+    """A run's config with the limits that were given in place of its own."""
+    if not limits:
+        return config
+    from mathturn_gym.baselines.settings import Budget
+
+    return dataclasses.replace(config, budget=Budget(**limits))
 
 
 def run_training(
