@@ -104,7 +104,7 @@ def evaluate(
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
         "weights": start.fingerprint(),
-        **{name: getattr(start.policy, name) if value is None else value for name, value in sampling.items()},
+        **start.sampling(**sampling),
         "env": config.to_json(),
         "split": source.split,
         "episodes": total,

@@ -31,6 +31,7 @@ _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "
 """What a folder's policy.json may say."""
 
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
+_DEFAULTS: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "grammar": "none"}
 _CALLABLE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 Kind = Literal["random", "folder", "hub", "vllm", "server", "callable"]
@@ -72,6 +73,11 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
     >>> policy.sampling.temperature, policy.scheduler
     (0.5, 'streaming')
     """
+    if not isinstance(policy, (str, Path, PolicyConfig)):
+        raise InvalidValueError(
+            f"policy must be a name, a folder or a PolicyConfig, got a {type(policy).__name__}; of a model that is loaded"
+            " already, CausalLMPolicy(model, tokenizer) makes a policy"
+        )
     config = replace(policy, **changes) if isinstance(policy, PolicyConfig) else _config_of(str(policy), changes)
     source = _source_of(config.model)
     config = _with_memory(config, source)
@@ -84,6 +90,23 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
         "callable": _called,
     }[source.kind]
     return load(config, source)
+
+
+def resolved_config(config: PolicyConfig) -> PolicyConfig:
+    """The config with what the policy's folder remembers, and the defaults of sampling, in place of None.
+
+    Args:
+        config: Nothing is loaded for it.
+
+    Raises:
+        InvalidValueError: an unknown name.
+        CheckpointError: the folder's policy.json cannot be read.
+    """
+    source = _source_of(config.model)
+    found = _with_memory(config, source)
+    if source.kind in ("random", "callable"):  # they sample as they will
+        return found
+    return replace(found, **{name: one for name, one in _DEFAULTS.items() if getattr(found, name) is None})
 
 
 def _config_of(name: str, changes: Mapping[str, Any]) -> PolicyConfig:
@@ -116,6 +139,9 @@ def _source_of(name: str) -> _Source:
     if name.count("/") == 1 and is_hub_name(name) and not Path(name).parent.is_dir():
         return _Source("hub", name)
     near = _nearest(name)
+    if name.startswith(("./", "../", "~", "/", ".\\")):
+        hint = f": did you mean {near!r}?" if near else " (a run's or a model's folder is expected)"
+        raise InvalidValueError(f"unknown policy {name!r}: there is no such folder in {str(Path.cwd())!r}{hint}")
     hint = f": did you mean {near!r}?" if near else ""
     raise InvalidValueError(f"unknown policy {name!r}{hint} (allowed: {POLICY_NAMES})")
 
@@ -346,6 +372,10 @@ def _device(name: str | None) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
+        if name.startswith("gpu"):
+            raise InvalidValueError(
+                f"unknown device {name!r}: did you mean 'cuda{name[3:]}'? (allowed: cpu, cuda, cuda:1, mps, …)"
+            ) from error
         reason = str(error).partition("\n")[0]
         raise InvalidValueError(f"device {name!r} cannot be used here ({reason}); cpu always can") from error
     return name
