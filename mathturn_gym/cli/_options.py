@@ -18,6 +18,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
 import typer
@@ -36,6 +37,15 @@ PROBLEMS_HELP: Final = (
     " (curriculum:integers,linear@1-3), a file (.jsonl, .json, .csv, .parquet), a folder of save_to_disk, or"
     " hf:NAME:CONFIG:SPLIT."
 )
+
+TASKS: Final = ", ".join(
+    sorted(
+        one.name.removesuffix(".toml")
+        for one in (files("mathturn_gym") / "baselines" / "tasks").iterdir()
+        if one.name.endswith(".toml")
+    )
+)
+"""The package's tasks, for help texts: read off their folder, so that `--help` does not load what trains on them."""
 
 ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
 QuestionColumn = Annotated[

@@ -6,11 +6,11 @@ Modules are loaded when a command runs, so that `--help` is quick.
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from mathturn_gym.base import VERSION
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
 from mathturn_gym.cli.compare import compare
@@ -38,19 +38,19 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
+def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"mathturn-gym {VERSION}")
+        typer.echo(version("mathturn-gym"))
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    show: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """Takes the options of `mathturn` itself."""
+    """Options before the command."""
 
 
 app.command()(demo)

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
-from mathturn_gym.baselines.tasks import task_names
-from mathturn_gym.cli._options import EnvOptions, grouped, with_env_options
+from mathturn_gym.cli._options import TASKS, EnvOptions, grouped, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
@@ -38,7 +37,7 @@ def compare(
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {', '.join(task_names())}), or their files."),
+        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[

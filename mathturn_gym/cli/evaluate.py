@@ -14,8 +14,15 @@ from rich.console import Console
 from mathturn_gym.base.files import locked, storage_errors, tidy, write_json
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
-from mathturn_gym.baselines.tasks import task_names
-from mathturn_gym.cli._options import ENGINE, ENGINE_SETTINGS, EnvOptions, grouped, ray_settings, with_env_options
+from mathturn_gym.cli._options import (
+    ENGINE,
+    ENGINE_SETTINGS,
+    TASKS,
+    EnvOptions,
+    grouped,
+    ray_settings,
+    with_env_options,
+)
 from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import POLICY_NAMES
@@ -45,9 +52,7 @@ def evaluate(
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_NAMES}. By default the task's, else builtin.")] = None,
     task: Annotated[
         str | None,
-        typer.Option(
-            help=f"{', '.join(task_names())}, or a TOML file: problems, prompt, budgets, sampling and policy of a task."
-        ),
+        typer.Option(help=f"{TASKS}, or a TOML file: problems, prompt, budgets, sampling and policy of a task."),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, validation, test or all; test by default, and all of a file.")

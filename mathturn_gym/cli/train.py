@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from mathturn_gym.base.terminal import terminal
-from mathturn_gym.baselines.tasks import task_names
 from mathturn_gym.cli._options import (
     ENGINE,
     ENGINE_SETTINGS,
+    TASKS,
     EnvOptions,
     grouped,
     speaks_for_nobody,
@@ -42,7 +42,7 @@ def train(
     env: EnvOptions,
     task: Annotated[
         str,
-        typer.Argument(help=f"{', '.join(task_names())}, or the TOML file of a task of your own."),
+        typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own."),
     ] = "lins",
     algorithm: Annotated[
         str | None,

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import mathturn_gym
 from mathturn_gym.baselines.tasks import task_names
 from mathturn_gym.cli.app import app, main
 from mathturn_gym.errors import InvalidValueError
@@ -67,10 +67,6 @@ def test_help_names_the_tasks_that_there_are(command: str) -> None:
     assert ", ".join(task_names()) in shown
 
 
-def test_version() -> None:
-    assert invoke("--version").output == f"mathturn-gym {mathturn_gym.__version__}\n"
-
-
 def test_users_mistakes_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     script = "from mathturn_gym.cli.app import main; main()"
     args = ["train", "linz", "--run-dir", str(tmp_path / "x")]
@@ -88,6 +84,21 @@ def test_a_mistakes_message_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit):
         main()
     assert "InvalidValueError: [/x] ␛[31m⟨U+202E⟩abc" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "most"), [("--version", 600), ("--help", 700), ("info", 800)])
+def test_what_needs_no_model_loads_no_heavy_library(option: str, most: int) -> None:
+    """Counts modules, not seconds: with torch there are 1,500."""
+    script = (
+        "import sys\nfrom mathturn_gym.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(len(sys.modules), *sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True, check=True)
+    count, *modules = done.stdout.splitlines()[-1].split()
+    assert not {"torch", "transformers", "scipy", "sympy", "matplotlib"} & set(modules)
+    assert int(count) < most
+    assert option != "--version" or done.stdout.splitlines()[0] == version("mathturn-gym")
 
 
 def test_info() -> None:
