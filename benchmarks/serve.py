@@ -39,7 +39,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.dialogue import completion_ids
-from mathturn_gym.neighbors.serve._session import info_from_record
+from mathturn_gym.neighbors.serve._protocol import info_from_record
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Ids
 

@@ -52,8 +52,9 @@ def shared() -> Path:
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """`benchmark(name)` is the module of a script of `benchmarks/`."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    """`benchmark(name)` is the module of a script of `benchmarks/` or `experiments/`."""
+    for folder in ("benchmarks", "experiments"):
+        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / folder))
     return importlib.import_module
 
 

@@ -82,7 +82,7 @@ def test_contributing_names_targets_and_paths_that_exist() -> None:
     text = read("CONTRIBUTING.md")
     targets = set(re.findall(r"^([a-z-]+)%?:", read("Makefile"), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", text)) <= targets
-    for path in re.findall(r"`((?:mathturn_gym|docs|tests|benchmarks|notebooks)/[\w./-]*)`", text):
+    for path in re.findall(r"`((?:mathturn_gym|docs|tests|benchmarks|experiments|notebooks)/[\w./-]*)`", text):
         assert (ROOT / path).exists() or "NAME" in path, path
     for path in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / path).exists(), path

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from mathturn_gym.errors import LockedError, StorageError
 
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+_SPARSE_FROM: Final = 2**30
 _SCRATCH: Final = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.new")
 """What `replacing` calls the file that is written to."""
 
@@ -53,6 +58,78 @@ def bounded_lines(stream: IO[bytes], most: int) -> Iterator[bytes | None]:
         yield None
         while raw and not raw.endswith(b"\n"):
             raw = stream.readline(most)
+
+
+# ---- files that somebody else may have made: a link leads elsewhere, a pipe waits for ever, a device never ends
+
+
+def open_regular(path: str | os.PathLike[str], mode: str = "rb", *, links: bool | None = None) -> IO[bytes]:
+    """Opens a regular file; a pipe, a device or a folder is an error, and opening one does not wait.
+
+    Args:
+        path: The file.
+        mode: Of `open`, for bytes.
+        links: Follow a link to a regular file; None follows it to read (a download cache is made of links), and refuses
+            it to write.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    extra = _NO_WAIT | (0 if (mode == "rb" if links is None else links) else _NO_LINK)
+    stream = open(path, mode, opener=lambda name, flags: os.open(name, flags | extra, 0o666))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or the like", str(path))
+    return cast("IO[bytes]", stream)
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more bytes.
+    """
+    with open_regular(path) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than the {most:,} bytes that are read of such a file", str(path))
+    return data
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raises where a folder that is written to holds, at any depth, something else than regular files and folders.
+
+    A folder from elsewhere may hold links: writing to a name in it would then write to a file outside of it.
+
+    Raises:
+        StorageError: a link, a pipe, a device or a socket, by its path.
+    """
+    with storage_errors(folder), os.scandir(folder) as entries:
+        for one in entries:
+            if one.is_dir(follow_symlinks=False):
+                check_folder(one.path)
+            elif not one.is_file(follow_symlinks=False):
+                kind = "a link" if one.is_symlink() else "a pipe, a device or a socket"
+                raise StorageError(
+                    f"{one.path} is {kind}: only regular files are written to; delete it, or copy the file"
+                )
+
+
+def check_not_sparse(path: str | os.PathLike[str]) -> None:
+    """Raises for a file whose size is almost all holes: it costs nothing to send, and minutes to read.
+
+    Raises:
+        OSError: it cannot be looked at, or is such a file.
+    """
+    found = Path(path).stat()
+    blocks = getattr(found, "st_blocks", None)  # absent on Windows
+    # A file system that compresses has fewer blocks, too; weights do not shrink to a sixteenth.
+    if blocks is not None and found.st_size > _SPARSE_FROM and blocks * 512 * 16 < found.st_size:
+        raise OSError(errno.EFBIG, f"it is a sparse file: {found.st_size:,} bytes, nearly all of them holes", str(path))
 
 
 @contextmanager
@@ -133,46 +210,38 @@ def sync(path: str | os.PathLike[str], *, whole: bool = True) -> None:
         os.close(descriptor)
 
 
-_HELD: Final[set[int]] = set()
-"""Descriptors of the locks that this process holds."""
-
-
 @contextmanager
 def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
-    """Keeps a file to this block: others who ask for it, in this process or another one, are refused or wait.
+    """Holds a file for this block: others who ask for it, in this process or another one, are refused or wait.
 
-    The lock goes with its process, however that ends, and forked children do not keep it. On Windows nothing is locked.
+    The lock ends with its process, however that ends, and forked children do not keep it (`filelock` sees to both, on
+    Windows too).
 
     Args:
-        path: The file; made where it is not there, and left there. For a folder, take a `.lock` file in it.
+        path: The file; made where it is not there, and left there. For a folder, take a `.lock` file in it. A link is
+            refused.
         wait: Wait until it is free, instead of raising.
 
     Raises:
         LockedError: it is in use.
         StorageError: it cannot be made.
     """
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
+    from filelock import FileLock, Timeout
 
+    lock = FileLock(path, thread_local=False)
     with storage_errors(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    _HELD.add(descriptor)
-    try:
+        Path(path).parent.stat()  # filelock would make the folder
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
+            lock.acquire(blocking=wait)
+        except Timeout as error:
             raise LockedError(
                 f"another process works in {str(Path(path).parent)!r}, or another part of this one does (it holds"
                 f" {Path(path).name}): wait until it has ended"
             ) from error
+    try:
         yield
     finally:
-        if descriptor in _HELD:  # not in a child that was forked inside the block
-            _HELD.discard(descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # whoever has a copy of the descriptor
-            os.close(descriptor)
+        lock.release()
 
 
 def append_block(path: Path, text: str) -> None:
@@ -182,8 +251,10 @@ def append_block(path: Path, text: str) -> None:
         OSError: it cannot be written.
     """
     data = text.encode("utf-8", "backslashreplace")
-    with locked(path, wait=True):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    # Windows refuses writes to a file that is locked: there a file beside it is.
+    lock = path.with_name(f".{path.name}.lock") if sys.platform == "win32" else path
+    with locked(lock, wait=True):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK, 0o666)
         try:
             size, done = os.fstat(descriptor).st_size, 0
             while done < len(data):
@@ -193,17 +264,6 @@ def append_block(path: Path, text: str) -> None:
             raise
         finally:
             os.close(descriptor)
-
-
-def _let_go() -> None:
-    """In a forked child: its copies of the descriptors would keep the locks when the parent is gone."""
-    for descriptor in _HELD:
-        os.close(descriptor)
-    _HELD.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager

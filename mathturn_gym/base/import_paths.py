@@ -1,16 +1,37 @@
-"""Python objects by their import path, `module:name`: how a config, a TOML file and a command line name a user's code."""
+"""Python objects by their import path, `module:name`: how a config, a TOML file and a command line name a user's code.
+
+`parse_import_path` is the only parser of import paths, and `names_code` the only question that decides whether a text from
+a stranger's file would run code. They must agree: whatever the first one accepts, the second one calls code (issue 31).
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.errors import InvalidValueError
 
-_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_PATH: Final = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME}(?:\.{_NAME})*)")
+_URL: Final = re.compile(r"https?://", re.IGNORECASE)
+
+
+def parse_import_path(text: str) -> tuple[str, list[str]] | None:
+    """Module and attribute names of an import path, or None where a text is none.
+
+    Names are ASCII identifiers: empty parts, digits at the start and letters that Python would normalise are refused,
+    so that no reader can see another module in a text than this one.
+
+    >>> parse_import_path("my_package.verifiers:Strict.check"), parse_import_path("a..b:c")
+    (('my_package.verifiers', ['Strict', 'check']), None)
+    """
+    found = _PATH.fullmatch(text)
+    return None if found is None else (found[1], found[2].split("."))
 
 
 def is_import_path(text: str) -> bool:
@@ -19,7 +40,35 @@ def is_import_path(text: str) -> bool:
     >>> is_import_path("my_package.verifiers:Strict"), is_import_path("hint")
     (True, False)
     """
-    return _PATH.fullmatch(text) is not None
+    return parse_import_path(text) is not None
+
+
+def names_code(text: object, schemes: Collection[str] = ()) -> bool:
+    """True where a text could lead to code: it has a colon, is no URL, and does not begin with a known scheme.
+
+    The answer errs on the safe side: a text that is no import path, but looks like one, counts as code. A gate that asked
+    for well-formed paths would let through whatever a laxer reader behind it accepts.
+
+    Args:
+        text: A value out of a file; what is no text names no code.
+        schemes: Words that may stand before a colon in this place.
+
+    >>> [names_code(text, ("hf",)) for text in ("this.:x", "hf:org/name", "https://host:80/v1", "builtin")]
+    [True, False, False, False]
+    """
+    if not isinstance(text, str) or ":" not in text or _URL.match(text):
+        return False
+    return text.partition(":")[0] not in schemes
+
+
+def module_exists(path: str) -> bool:
+    """True where the package that an import path begins with can be found; nothing is imported.
+
+    >>> module_exists("math:sqrt"), module_exists("vlm:folder")
+    (True, False)
+    """
+    _see_current_folder()
+    return importlib.util.find_spec(path.partition(":")[0].partition(".")[0]) is not None
 
 
 def import_object(field: str, path: str) -> Any:
@@ -35,13 +84,14 @@ def import_object(field: str, path: str) -> Any:
     >>> import_object("verifier", "math:sqrt")(9.0)
     3.0
     """
-    if not is_import_path(path):
+    parts = parse_import_path(path)
+    if parts is None:
         raise InvalidValueError(f"{field} must be an import path 'module:name', got {path!r}")
-    module, _, names = path.partition(":")
+    module, names = parts
     _see_current_folder()
     try:
         found: Any = importlib.import_module(module)
-        for name in names.split("."):
+        for name in names:
             found = getattr(found, name)
     except AttributeError as error:
         hint = " (it was defined in a script: put it into a module of its own, and import it from there)"

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from mathturn_gym.errors import CheckpointError, raise_unknown_name
+from mathturn_gym.base.files import check_not_sparse, parse_json, read_regular
+from mathturn_gym.errors import CheckpointError, InvalidValueError, raise_unknown_name
 
 FOLDER_VARIABLE: Final = "MATHTURN_MODELS"
 """Environment variable that moves the folder of the fetched models."""
@@ -112,12 +113,111 @@ def pretrained_kwargs(name: str | Path) -> dict[str, Any]:
 
     Raises:
         OSError: it is neither a folder nor on the hub, or the hub cannot be asked and nothing was downloaded before.
+        InvalidValueError: a folder's config names code, or sizes that no model has.
     """
     if Path(name).is_dir():
+        _check_configs(Path(name))
         return {"trust_remote_code": False, "local_files_only": True}
     if not is_hub_name(str(name)):
         raise OSError(f"{str(name)!r} is no folder, and not of the form ORGANIZATION/NAME of the Hugging Face hub")
     return {"trust_remote_code": False, "local_files_only": not _hub_has(str(name))}
+
+
+# A folder's JSON is data from anybody, but transformers and peft resolve some of its texts: an attention implementation
+# "ORG/NAME" is a kernel that is fetched and imported, and `megatron_core` is a module. Both pass an allow-list here, which
+# every load of a folder asks through `pretrained_kwargs` (issue 31).
+
+ATTENTIONS: Final = (
+    "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention",
+)  # fmt: skip
+"""Attention implementations that may be asked for: those whose code comes with transformers or with an installed package."""
+
+_RESOLVED: Final = re.compile(r"_*attn_implementation(_internal)?")
+_PASSIVE_ADAPTERS: Final = frozenset(
+    {"LORA", "ADALORA", "IA3", "LOHA", "LOKR", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA", "LN_TUNING", "RANDLORA"}
+)
+"""peft's types that are weights alone. Prompt tuning, for one, loads a tokenizer that its config names."""
+
+_MEGATRON: Final = ("megatron_config",)
+_MOST_OF: Final = (
+    (re.compile(r"n_?layers?|num_(\w+_)?layers"), 2048),
+    (
+        re.compile(r"(hidden|intermediate|ffn|moe_intermediate)_(size|dim)|n_embd|n_inner|d_model|ffn_dim|head_dim"),
+        2**20,
+    ),
+    (re.compile(r"num_(\w+_)?(heads|experts)|n_heads?"), 2**16),
+    (re.compile(r"vocab_size"), 2**24),
+)
+"""Sizes that no model has. transformers makes every layer as an object before it looks at the weights."""
+_MOST_CONFIG_BYTES: Final = 2**24
+_MOST_TEXT_BYTES: Final = 2**29
+_READ_WHOLE: Final = (".json", ".jinja", ".txt", ".model")
+
+
+def check_attention(name: object) -> None:
+    """Raises where an attention implementation is none of `ATTENTIONS`.
+
+    Raises:
+        InvalidValueError: it is another, as "ORG/NAME", whose code transformers would fetch from the hub and run.
+    """
+    if name is not None and name not in ATTENTIONS:
+        raise InvalidValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {name!r}")
+
+
+def check_adapter(settings: Mapping[str, Any]) -> None:
+    """Raises where an adapter's settings would have peft import or load something else than the adapter's weights.
+
+    Raises:
+        InvalidValueError: a type of adapter that is more than weights, or a module of Megatron's.
+    """
+    kind = settings.get("peft_type", "LORA")
+    if not isinstance(kind, str) or kind not in _PASSIVE_ADAPTERS:
+        raise InvalidValueError(f"peft_type must be one of {', '.join(sorted(_PASSIVE_ADAPTERS))}, got {kind!r}")
+    for name in _MEGATRON:
+        if settings.get(name):
+            raise InvalidValueError(f"{name} would have peft import a module by its name: leave it out")
+
+
+def _check_configs(folder: Path) -> None:
+    """Checks the files of a model's or an adapter's folder before anything is built from it."""
+    for one in folder.iterdir():
+        if one.is_dir() or not one.exists():
+            continue
+        if not one.is_file():  # reading a pipe would wait for ever, reading a device would not end
+            raise OSError(f"{one} is no regular file, but a pipe, a device or the like")
+        check_not_sparse(one)
+        if one.suffix in _READ_WHOLE and (size := one.stat().st_size) > _MOST_TEXT_BYTES:
+            raise OSError(f"{one} has {size:,} bytes, more than any such file of a model")
+    for name, check in (("config.json", _check_model), ("adapter_config.json", check_adapter)):
+        file = folder / name
+        if not file.exists():
+            continue
+        try:
+            data = parse_json(read_regular(file, _MOST_CONFIG_BYTES))
+        except ValueError as error:
+            raise OSError(f"{file}: {error}") from error
+        if not isinstance(data, dict):
+            raise OSError(f"{file} must hold a JSON object, got {type(data).__name__}")
+        try:
+            check(data)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{file}: {error}") from error
+
+
+def _check_model(config: Mapping[str, Any]) -> None:
+    """Looks at every value of a model's config, and at those of the models inside it."""
+    for name, value in config.items():
+        if _RESOLVED.fullmatch(name):
+            named = list(value.values()) if isinstance(value, Mapping) else [value]
+            for one in named:
+                if one is not None and one not in ATTENTIONS:
+                    raise InvalidValueError(f"{name} must be one of {', '.join(ATTENTIONS)}, got {one!r}")
+        elif isinstance(value, Mapping):
+            _check_model(value)
+        elif isinstance(value, int):
+            for sizes, most in _MOST_OF:
+                if sizes.fullmatch(name) and value > most:
+                    raise InvalidValueError(f"{name} must be at most {most:,}, got {str(value)[:20]}")
 
 
 @contextmanager

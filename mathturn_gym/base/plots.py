@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from mathturn_gym.base.files import replacing
 from mathturn_gym.base.text import visible
 
 
@@ -34,10 +35,11 @@ def save_figure(figure: Any, path: Path) -> None:
         figure: From `new_figure`.
         path: File to write.
     """
-    with warnings.catch_warnings():
+    # Written beside the file and renamed: a link in its place is replaced, not followed.
+    with replacing(path) as scratch, warnings.catch_warnings():
         # A name may have characters that the font has not: a box stands for them, and that is all there is to say.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure.savefig(str(path), dpi=110)
+        figure.savefig(str(scratch), dpi=110, format="png")
 
 
 def plain_label(text: str) -> str:

@@ -18,21 +18,36 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mathturn_gym.base.files import locked, parse_json, storage_errors, sync, tidy, write_atomically, write_json
-from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.base.files import (
+    bounded_lines,
+    check_folder,
+    check_not_sparse,
+    locked,
+    open_regular,
+    parse_json,
+    read_regular,
+    storage_errors,
+    sync,
+    tidy,
+    write_atomically,
+    write_json,
+)
+from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.base.render import render_episode
 from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.env.config import code_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError, StorageError
+from mathturn_gym.policies.config import MODEL_SCHEMES
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +57,9 @@ if TYPE_CHECKING:
 
 _CHECKSUMS: Final = "checksums.json"
 _CHUNK: Final = 1 << 22
+_MOST_JSON: Final = 1 << 26
+_MOST_METRICS: Final = 1 << 30
+_MOST_LINE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +109,13 @@ def write_checkpoint(folder: Path, policy: CausalLMPolicy, state: TrainerState) 
 def verify_checkpoint(folder: Path) -> None:
     """Raises `CheckpointError` unless every file of a checkpoint is there as it was written."""
     try:
-        sums = parse_json((folder / _CHECKSUMS).read_bytes())
+        sums = parse_json(read_regular(folder / _CHECKSUMS, _MOST_JSON))
         if not isinstance(sums, dict):
             raise TypeError(f"{_CHECKSUMS} must hold a JSON object")
         for name, expected in sums.items():
+            # A path would have any file of the machine read, a device among them.
+            if name in ("", ".", "..") or Path(name).name != name:
+                raise ValueError(f"{_CHECKSUMS} must hold plain names of files, got {name[:80]!r}")
             if _checksum(folder / name) != expected:
                 raise CheckpointError(f"{folder / name} is not as it was written: truncated, or changed since")
     except (OSError, ValueError, TypeError) as error:
@@ -114,7 +135,7 @@ def load_checkpoint(path: str | Path) -> TrainerState:
 
     folder = Path(path)
     try:
-        facts = parse_json((folder / "trainer.json").read_bytes())
+        facts = parse_json(read_regular(folder / "trainer.json", _MOST_JSON))
         tensors = load_file(folder / "trainer.safetensors")
         return TrainerState(int(facts["iteration"]), int(facts["steps"]), dict(facts["numbers"]), tensors)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
@@ -124,7 +145,7 @@ def load_checkpoint(path: str | Path) -> TrainerState:
 def iteration_of(folder: Path) -> int:
     """After how many iterations a checkpoint was written; 0 where it does not say."""
     try:
-        return int(parse_json((folder / "trainer.json").read_bytes())["iteration"])
+        return int(parse_json(read_regular(folder / "trainer.json", _MOST_JSON))["iteration"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return 0
 
@@ -134,15 +155,22 @@ def fingerprint(path: Path) -> str | None:
 
     Args:
         path: A folder with weights: a checkpoint, or any Hugging Face folder.
+
+    Raises:
+        CheckpointError: a file of weights is none.
     """
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
     files = [file for file in files if file.name != "trainer.safetensors"]
-    return ",".join(f"{file.name}:{_checksum(file)}" for file in files) or None
+    try:
+        return ",".join(f"{file.name}:{_checksum(file)}" for file in files) or None
+    except OSError as error:
+        raise CheckpointError(f"the weights in {str(path)!r} cannot be read: {error}") from error
 
 
 def _checksum(file: Path) -> str:
+    check_not_sparse(file)
     digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -175,7 +203,7 @@ class RunFolder:
         InvalidValueError: the folder holds something already, and neither `resume` nor `overwrite` was asked for.
         CheckpointError: `resume`, and the folder's config differs or cannot be read.
         LockedError: another process trains in this folder.
-        StorageError: the folder cannot be written.
+        StorageError: the folder cannot be written, or holds a link, a pipe or a device.
 
     Attributes:
         path: The folder.
@@ -191,6 +219,7 @@ class RunFolder:
         self._check_it_is_a_runs()
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        check_folder(self.path)  # before the lock, which is a file in it
         try:
             self._held.enter_context(locked(self.path / ".lock"))
         except LockedError as error:
@@ -272,8 +301,8 @@ class RunFolder:
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Appends one iteration's figures ("iteration" among them), flushed."""
-        with storage_errors(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(metrics)) + "\n")
+        with storage_errors(self.path), open_regular(self.path / "metrics.jsonl", "ab") as file:
+            file.write(json.dumps(dict(metrics)).encode() + b"\n")
         if self._wandb is not None:
             self._wandb.log(dict(metrics), step=int(metrics["iteration"]))
         if self._events is not None:
@@ -412,13 +441,27 @@ class RunFolder:
             _LOG.warning("%s was interrupted before its first checkpoint: it begins again", self.path)
 
 
-def read_config(run_dir: str | Path) -> RunConfig:
+def read_config(run_dir: str | Path, *, own_code: bool = False, allowed: Collection[str] = ()) -> RunConfig:
     """The config that a run folder was begun with.
 
+    This is the one gate between a folder that somebody else may have written and the code that its config names: it
+    answers before anything is imported (issue 31).
+
+    Args:
+        run_dir: The run's folder.
+        own_code: Import what the config names, because the run is the caller's own.
+        allowed: Import paths that may be imported anyway, because the caller named them.
+
     Raises:
-        CheckpointError: the folder holds no run, or its config cannot be read.
+        CheckpointError: the folder holds no run, its config cannot be read, or it names other code.
     """
     file, stored = _stored(run_dir)
+    foreign = [] if own_code else [path for path in code_named_in(run_dir) if path not in allowed]
+    if foreign:
+        raise CheckpointError(
+            f"the config of run {str(run_dir)!r} names code, which is not run unless you ask for it: {', '.join(foreign)};"
+            " give the same options again, or --own-code (own_code=True) where the run is your own"
+        )
     try:
         return RunConfig.from_json(stored)
     except InvalidValueError as error:
@@ -434,7 +477,7 @@ def _stored(run_dir: str | Path) -> tuple[Path, dict[str, Any]]:
 
 
 def code_named_in(run_dir: str | Path) -> list[str]:
-    """The import paths in a run's config: whoever goes on with the run, or plays its environment, runs that code.
+    """The texts in a run's config that lead to code when the run is continued or its environment is played.
 
     Args:
         run_dir: The run's folder.
@@ -445,8 +488,9 @@ def code_named_in(run_dir: str | Path) -> list[str]:
     _, config = _stored(run_dir)
     tables = {name: config.get(name) for name in ("env", "algorithm", "policy")}
     parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
-    others = [parts["algorithm"].get("name"), parts["policy"].get("model")]
-    own = [one for one in others if isinstance(one, str) and is_import_path(one)]
+    algorithm, model = parts["algorithm"].get("name"), parts["policy"].get("model")
+    own = [str(algorithm)] if names_code(algorithm) else []
+    own += [str(model)] if names_code(model, MODEL_SCHEMES) else []
     return [*code_of(parts["env"]), *own]
 
 
@@ -457,17 +501,22 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
         CheckpointError: the file is missing, or broken before its last line.
     """
     file = Path(run_dir) / "metrics.jsonl"
+    rows: list[dict[str, float]] = []
+    broken = None
     try:
-        lines = file.read_bytes().splitlines()
+        with open_regular(file) as stream:
+            if (size := os.fstat(stream.fileno()).st_size) > _MOST_METRICS:
+                raise CheckpointError(f"{file} cannot be read: it has {size:,} bytes, more than {_MOST_METRICS:,}")
+            for number, line in enumerate(bounded_lines(stream, _MOST_LINE), 1):
+                if broken is not None:
+                    raise CheckpointError(f"{file}, line {broken} is not a JSON object with an iteration")
+                row = None if line is None else _row(line)
+                if row is None:
+                    broken = number
+                else:
+                    rows.append(row)
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
-    rows: list[dict[str, float]] = []
-    for number, line in enumerate(lines, 1):
-        row = _row(line)
-        if row is not None:
-            rows.append(row)
-        elif number < len(lines):
-            raise CheckpointError(f"{file}, line {number} is not a JSON object with an iteration")
     return rows
 
 
@@ -478,7 +527,7 @@ def read_object(file: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, or holds something else.
     """
     try:
-        data = parse_json(file.read_bytes())
+        data = parse_json(read_regular(file, _MOST_JSON))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     if not isinstance(data, dict):

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.base.model_folders import no_progress_bars
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env, with_advantages
 from mathturn_gym.baselines._optimizer import CompiledLayers, Optimizer
@@ -48,6 +48,7 @@ from mathturn_gym.episodes.packing.selection import micro_batch_rows
 from mathturn_gym.episodes.rollout import check_tokenizer, collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import PolicyConfig, trained_logits, use_row_attention
+from mathturn_gym.policies.config import MODEL_SCHEMES
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
@@ -647,9 +648,9 @@ def policy_to_load(config: RunConfig) -> PolicyConfig:
     if name == "random" or name.startswith(("http://", "https://", "vllm:")):
         raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
     changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
-    if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
+    if config.policy.dtype is None and (Path(name).exists() or not names_code(name, MODEL_SCHEMES)):
         changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
-    if Path(name).exists() or not is_import_path(name):
+    if Path(name).exists() or not names_code(name, MODEL_SCHEMES):
         changes["options"] = {"support": True, **config.policy.options}
     return dataclasses.replace(config.policy, **changes)
 

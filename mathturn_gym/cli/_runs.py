@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mathturn_gym.base.import_paths import is_import_path
 from mathturn_gym.env.config import EnvConfig
-from mathturn_gym.errors import CheckpointError, InvalidValueError
+from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from mathturn_gym.policies import PolicyConfig
@@ -58,7 +57,7 @@ class Start:
         meant = sorted(set(given) - {"seed"})
         if meant:
             raise InvalidValueError(f"{meant[0]} has no meaning for {self.name!r}, a run of a classic algorithm")
-        return load_classic(self.name)
+        return load_classic(self.name, own_code=True)  # `start_of` asked the gate
 
     def config(self, **changes: Any) -> PolicyConfig:
         """The policy as plain data, for whoever loads it elsewhere.
@@ -101,28 +100,6 @@ OwnCode = Annotated[
 ]
 
 
-def refuse_code(run_dir: str | Path, given: Mapping[str, Any], *, own_code: bool) -> None:
-    """Refuses a run whose config would have code run that the user did not name on the command line.
-
-    Args:
-        run_dir: The run's folder: anybody may have written it.
-        given: What the user said of the environment; what is named there may run.
-        own_code: The user said that all of it may.
-
-    Raises:
-        CheckpointError: it names other code.
-    """
-    from mathturn_gym.baselines.run_folder import code_named_in
-    from mathturn_gym.env.config import code_of
-
-    foreign = [] if own_code else [path for path in code_named_in(run_dir) if path not in code_of(given)]
-    if foreign:
-        raise CheckpointError(
-            f"the config of run {str(run_dir)!r} names code, which is not run unless you ask for it: {', '.join(foreign)};"
-            " give the same options again, or --own-code where the run is your own"
-        )
-
-
 def start_of(
     policy: str | None,
     task: str | None,
@@ -137,30 +114,32 @@ def start_of(
         policy: A name of `POLICY_NAMES`, or None.
         task: A task's name or file, or None.
         max_completion_tokens: The most tokens of one answer, where neither a run nor a task says.
-        given: See `refuse_code`.
-        own_code: See `refuse_code`.
+        given: What the user said of the environment; code that is named there may run.
+        own_code: The user said that all code that the run's config names may run.
 
     Raises:
         InvalidValueError: no such task.
         CheckpointError: a run whose config cannot be read, or names code.
     """
+    from mathturn_gym.base.import_paths import names_code
     from mathturn_gym.policies import PolicyConfig
+    from mathturn_gym.policies.config import MODEL_SCHEMES
 
     if task is not None:
         from mathturn_gym.baselines.tasks import load_task
 
         found = load_task(task)
         own = found.policy if policy is None else PolicyConfig(policy)
-        if own.model != "random" and not is_import_path(own.model):  # those sample as they will
+        if own.model != "random" and not names_code(own.model, MODEL_SCHEMES):  # those sample as they will
             # How a task samples is part of it: a run's own temperature is not what others were measured at.
             own = dataclasses.replace(own, **found.sampling)
         return Start(policy or f"task {task}", own, found.env, samples=found.samples)
     name = "builtin" if policy is None else policy
     if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
         from mathturn_gym.baselines.run_folder import read_config
+        from mathturn_gym.env.config import code_of
 
-        refuse_code(name, given, own_code=own_code)
-        config = read_config(name)
+        config = read_config(name, own_code=own_code, allowed=code_of(given))
         return Start(name, PolicyConfig(name), config.env, classic=config.algorithm.kind == "classic")
     env = EnvConfig(problems="lins", num_turns=4, max_completion_tokens=max_completion_tokens)
     return Start(name, PolicyConfig(name), env)

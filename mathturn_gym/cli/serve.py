@@ -13,14 +13,8 @@ from mathturn_gym.cli._options import grouped
 @grouped(
     {
         "Address": ("host", "port", "log_level"),
-        "Access and limits": (
-            "api_key_file",
-            "max_sessions",
-            "session_timeout",
-            "max_message_bytes",
-            "steps_per_second",
-            "requests_per_second",
-        ),
+        "Access": ("api_key_file", "no_key", "allowed_host", "allowed_origin", "trusted_proxies"),
+        "Limits": ("max_sessions", "sessions_per_client", "session_timeout", "max_message_bytes"),
     }
 )
 def serve(
@@ -35,15 +29,33 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8000,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File with API keys, one per line; MATHTURN_API_KEY is taken as one as well.")
+        Path | None,
+        typer.Option(
+            help="File with API keys, one per line; MATHTURN_API_KEY is taken as one as well. Without either, a key is made"
+            " and shown."
+        ),
     ] = None,
     max_sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 256,
     session_timeout: Annotated[float, typer.Option(help="Seconds without a message until a session is ended.")] = 600.0,
     max_message_bytes: Annotated[int, typer.Option(help="The most bytes of one message.")] = 2**20,
-    steps_per_second: Annotated[float, typer.Option(help="Messages of a session per second; 0 for no limit.")] = 100.0,
-    requests_per_second: Annotated[
-        float, typer.Option(help="New sessions and HTTP requests of an address per second; 0 for no limit.")
-    ] = 50.0,
+    sessions_per_client: Annotated[
+        int, typer.Option(help="Sessions at once of one key (or address, without keys); 0 lets one take all.")
+    ] = 0,
+    no_key: Annotated[
+        bool, typer.Option("--no-key", help="Ask for no key: all who reach the server may play.")
+    ] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name by which clients may address the server without a key; repeatable. This machine's else."
+        ),
+    ] = None,
+    allowed_origin: Annotated[
+        list[str] | None, typer.Option(help="Web page that may use the server, as https://host; repeatable.")
+    ] = None,
+    trusted_proxies: Annotated[
+        str, typer.Option(help="Addresses of reverse proxies whose X-Forwarded-For is believed, with commas.")
+    ] = "",
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info, debug.")] = "info",
 ) -> None:
     r"""Serve the environment to other processes and machines, in OpenEnv's protocol.
@@ -60,8 +72,7 @@ def serve(
         max_sessions=max_sessions,
         session_timeout=session_timeout,
         max_message_bytes=max_message_bytes,
-        steps_per_second=steps_per_second,
-        requests_per_second=requests_per_second,
+        sessions_per_client=sessions_per_client,
     )
     chosen = {"num_turns": num_turns, "max_context_tokens": max_context_tokens}
     run(
@@ -69,7 +80,10 @@ def serve(
         host=host,
         port=port,
         limits=limits,
-        api_keys=_keys(api_key_file, os.environ.get("MATHTURN_API_KEY")),
+        api_keys=_keys(api_key_file, os.environ.get("MATHTURN_API_KEY"), no_key=no_key),
+        allowed_hosts=allowed_host,
+        allowed_origins=allowed_origin or (),
+        trusted_proxies=trusted_proxies,
         log_level=log_level,
         problems=problems,
         tokenizer=tokenizer,
@@ -80,10 +94,14 @@ def serve(
     )
 
 
-def _keys(file: Path | None, variable: str | None) -> list[str]:
-    """The keys of a file and of the environment; never of the command line, which others can read."""
+def _keys(file: Path | None, variable: str | None, *, no_key: bool) -> list[str] | None:
+    """The keys of a file and of the environment, never of the command line, which others can read; None where none is."""
     from mathturn_gym.errors import InvalidValueError
 
+    if no_key:
+        if file is not None:
+            raise InvalidValueError("--no-key asks for no key and --api-key-file for one of its keys: give one of them")
+        return []
     keys = [] if variable is None else [variable]
     if file is not None:
         try:
@@ -94,4 +112,4 @@ def _keys(file: Path | None, variable: str | None) -> list[str]:
         if not found:
             raise InvalidValueError(f"api_key_file {file} holds no key: write one per line")
         keys += found
-    return keys
+    return keys or None

@@ -20,7 +20,7 @@ from mathturn_gym.cli._options import (
     training_engine,
     with_env_options,
 )
-from mathturn_gym.cli._runs import OwnCode, command_line, refuse_code
+from mathturn_gym.cli._runs import OwnCode, command_line
 from mathturn_gym.cli.report import plain_text
 from mathturn_gym.errors import InvalidValueError
 
@@ -94,8 +94,7 @@ def train(
     folder = run_dir or _folder(task, algorithm)
     if resume:
         _refuse_changes({**changes, **({} if algorithm is None else {"algorithm": algorithm})})
-        refuse_code(folder, {}, own_code=own_code)
-        config = _with_budget(read_config(folder), budget)
+        config = _with_budget(read_config(folder, own_code=own_code), budget)
     else:
         config = _config(task, algorithm, changes, budget)
     chosen = training_engine(engine, engine_settings)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.base.files import parse_json, storage_errors, tidy, write_json
+from mathturn_gym.base.files import parse_json, read_regular, storage_errors, tidy, write_json
 from mathturn_gym.baselines.run_folder import flat, read_object
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.compare.matrix import Cell
@@ -168,7 +168,7 @@ class CellFolder:
     def progress(self) -> Mapping[str, Any]:
         """The latest line of the metrics, with the latest evaluation's figures in it; empty where there is none."""
         try:
-            lines = (self.run / "metrics.jsonl").read_bytes().splitlines()
+            lines = read_regular(self.run / "metrics.jsonl", 1 << 30).splitlines()
         except OSError:
             return {}
         latest: dict[str, Any] = {}
@@ -208,7 +208,7 @@ class CellFolder:
     def _curve(self) -> tuple[list[Point], Mapping[str, Any]]:
         """The evaluations, and the last line."""
         file = self.run / "metrics.jsonl"
-        lines = file.read_bytes().splitlines() if file.exists() else []
+        lines = read_regular(file, 1 << 30).splitlines() if file.exists() else []
         rows = [_parse(line) for line in lines]
         if None in rows[:-1]:
             raise CheckpointError(f"{file}, line {rows.index(None) + 1} is not JSON")

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from mathturn_gym.base.import_paths import import_object, import_path_of, is_import_path
+from mathturn_gym.base.import_paths import import_object, import_path_of, is_import_path, names_code
 from mathturn_gym.env import ENV_DEFAULTS
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 from mathturn_gym.types import Problem
@@ -266,7 +266,7 @@ def code_of(data: Mapping[str, Any]) -> list[str]:
     """
     terms = data.get("reward_terms")
     values = [data.get("id"), *map(data.get, _CALLABLES), *(terms.values() if isinstance(terms, Mapping) else ())]
-    return [value for value in values if isinstance(value, str) and ":" in value]
+    return [value for value in values if names_code(value)]
 
 
 OWN_FIELDS: Final = ("id", *SPLIT_NAMES, "allow_overlap", "fields", "skip_bad_rows", "shuffle")

@@ -22,6 +22,9 @@ POLICY_NAMES: Final = (
 )
 """What a policy can be called, for help texts."""
 
+MODEL_SCHEMES: Final = ("hf", "vllm")
+"""What may stand before the colon of a model's name; any other text with a colon, but for a URL, names code."""
+
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 _INITS: Final = ("pretrained", "random")
 _GRAMMARS: Final = ("boxed-integer", "none")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from mathturn_gym.base.model_folders import no_progress_bars, pretrained_kwargs
+from mathturn_gym.base.model_folders import check_adapter, check_attention, no_progress_bars, pretrained_kwargs
 from mathturn_gym.errors import CheckpointError, MissingDependencyError, raise_unknown_name
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def load_model(
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    check_attention(attention)
     auto: Any = AutoModelForCausalLM  # its methods' types say nothing of what they return
     _check_folder(Path(name), weights=init_seed is None)
     try:
@@ -166,6 +167,7 @@ def new_adapter(model: Any, settings: Mapping[str, Any], *, seed: int = 0) -> An
     for name in settings:
         if name not in known:
             raise_unknown_name("lora setting", name, known)
+    check_adapter({**settings, "peft_type": "LORA"})
     try:
         config = peft.LoraConfig(**{"task_type": "CAUSAL_LM", "target_modules": "all-linear", **settings})
         with torch.random.fork_rng(devices=[]):

@@ -1,5 +1,9 @@
 """Rows out of files: JSON lines, JSON, CSV (each also gzipped) and Parquet, one at a time.
 
+JSON is parsed here and not by `datasets` or pyarrow: the former reads a document whole, the latter reads lines only, and
+both give all rows one inferred schema, so that a row of another shape changes or fails the others and cannot be named.
+Parquet is pyarrow's, within the bounds of `base.parquet`.
+
 Nothing is loaded silently wrong: text that is not UTF-8, a truncated archive, a line without end, NaN or a row of the
 wrong shape is a `BadRow` or an exception, with its place. Nothing is read into memory because a file says so: no row
 has more than `MAX_ROW` bytes, whole documents are read piece by piece, and archives are unpacked as they are read.
@@ -18,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast
 
-from mathturn_gym.base.files import bounded_lines
-from mathturn_gym.errors import MissingDependencyError, ProblemFileError, raise_unknown_name
+from mathturn_gym.base.files import bounded_lines, open_regular
+from mathturn_gym.base.parquet import bounded_batches
+from mathturn_gym.errors import MathTurnError, ProblemFileError, raise_unknown_name
 from mathturn_gym.problems._values import short
 
 _CHUNK: Final = 1 << 16
@@ -220,7 +225,8 @@ def _guarded(path: Path, read: Callable[[IO[bytes], Path], Rows]) -> Rows:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        return cast("IO[bytes]", gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
+        raw = open_regular(path)
+        return cast("IO[bytes]", gzip.open(raw, "rb")) if path.name.lower().endswith(".gz") else raw
     except ValueError as error:  # a path with a NUL in it
         raise ProblemFileError(f"problems file {short(str(path))} cannot be read: {error}") from error
 
@@ -367,7 +373,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-# ---- Parquet: compression and dictionaries can make much out of little, so a file is looked at before it is unpacked
+# ---- Parquet
 
 
 _BATCH: Final = 256
@@ -381,68 +387,23 @@ def parquet_rows(path: Path) -> Rows:
         ProblemFileError: it cannot be read.
         MissingDependencyError: pyarrow is not installed.
     """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError("Parquet files need pyarrow: pip install 'mathturn-gym[data]'") from error
     number = 0
     try:
-        # Texts stay in their dictionary: one long text that a million rows refer to is held once.
-        with pyarrow.parquet.ParquetFile(path) as file:
-            texts = [
-                leaf.path
-                for leaf in map(file.schema.column, range(len(file.schema)))
-                if leaf.physical_type == "BYTE_ARRAY"
-            ]
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(batch_size=_BATCH):
-                for row in _rows(batch):
-                    number += 1
-                    if row is None:
-                        yield number, BadRow(number, "", f"may have more than {_AT_ONCE:,} bytes")
-                    else:
-                        yield number, {key: value for key, value in row.items() if value is not None}
+        with open_regular(path):  # pyarrow would wait at a pipe
+            pass
+        for batch in bounded_batches(path, batch_size=_BATCH, most=_AT_ONCE):
+            for row in [None] if batch is None else batch.to_pylist():
+                number += 1
+                if row is None:
+                    yield number, BadRow(number, "", f"may have more than {_AT_ONCE:,} bytes")
+                else:
+                    yield number, {key: value for key, value in row.items() if value is not None}
     except OSError as error:
         raise ProblemFileError(f"problems file {str(path)!r} cannot be read: {error.strerror or error}") from error
-    except (pyarrow.ArrowException, ValueError, KeyError, OverflowError) as error:
-        if isinstance(error, ProblemFileError):
+    # pyarrow's errors are subclasses of these or of OSError
+    except (ValueError, KeyError, TypeError, OverflowError, NotImplementedError, MemoryError) as error:
+        if isinstance(error, MathTurnError):
             raise
         raise ProblemFileError(
             f"{path}: is not a Parquet file that can be read, after row {number}: {error}"
         ) from error
-
-
-def _rows(batch: Any) -> Iterator[Mapping[str, Any] | None]:
-    """The rows of a batch: together where they are small, else one by one, None for one that is too large."""
-    if _most_bytes(batch) <= _AT_ONCE:
-        yield from batch.to_pylist()
-        return
-    for place in range(len(batch)):
-        row = batch.slice(place, 1)
-        yield None if _most_bytes(row) > _AT_ONCE else row.to_pylist()[0]
-
-
-def _most_bytes(batch: Any) -> int:
-    return sum(_unpacked(column) for column in batch.columns)
-
-
-def _unpacked(array: Any) -> int:
-    """What an array can take once it is unpacked: every entry of a dictionary as long as its longest."""
-    import pyarrow
-    import pyarrow.compute
-
-    kind = array.type
-    if pyarrow.types.is_dictionary(kind):
-        values = array.dictionary
-        longest = 8
-        if len(values) and (pyarrow.types.is_string(values.type) or pyarrow.types.is_binary(values.type)):
-            longest += pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
-        return len(array) * longest
-    if pyarrow.types.is_struct(kind):
-        return sum(map(_unpacked, array.flatten()))
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        return 8 * len(array) + _unpacked(array.flatten())
-    if pyarrow.types.is_map(kind):
-        return 8 * len(array) + _unpacked(array.keys) + _unpacked(array.items)
-    return int(array.nbytes) + 8 * len(array)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines import RunConfig, train
+from mathturn_gym.baselines import RunConfig, run_folder, train
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
     fingerprint,
@@ -279,10 +279,10 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(run: Path, monkeypatc
 def test_a_full_disk_under_the_metrics_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(run, read_config(run), resume=True)
 
-    def full_disk(self: Path, *_: Any, **__: Any) -> Iterator[Any]:
+    def full_disk(*_: Any, **__: Any) -> Iterator[Any]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", full_disk)
+    monkeypatch.setattr(run_folder, "open_regular", full_disk)
     with pytest.raises(StorageError, match="cannot be written: No space left on device"):
         folder.log({"iteration": 7})
     monkeypatch.undo()

@@ -22,7 +22,7 @@ from mathturn_gym.compare import load_matrix, open_matrix
 from mathturn_gym.errors import CheckpointError, InvalidValueError, StorageError
 
 RUNNER = CliRunner()
-PRETEND = Path(__file__).parents[1] / "baselines" / "compare"
+PRETEND = Path(__file__).parents[1] / "compare"
 CONFIG = """
 algorithms = ["low", "high", "broken", "nan"]
 tasks = ["lins", "add1"]

@@ -44,8 +44,8 @@ from mathturn_gym.verifier.audit import load_cases
 from mathturn_gym.wrappers import load_policy
 
 CHANGES = int(os.environ.get("MATHTURN_OUTSIDE", "25"))
-RECORDING = Path(__file__).parents[1] / "areal" / "data" / "own_two_turns.json"
-TRACE = Path(__file__).parents[1] / "view" / "adapters" / "data" / "verifiers_0_4_trace.jsonl"
+RECORDING = Path(__file__).parents[1] / "neighbors" / "areal" / "data" / "own_two_turns.json"
+TRACE = Path(__file__).parents[1] / "show" / "view" / "adapters" / "data" / "verifiers_0_4_trace.jsonl"
 EPISODES = [
     synthetic_episode(0, i, row, prompt=3, group="g", metadata={"level": i}) for i, row in enumerate([[2, 0, 3], [1]])
 ]

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 import torch
 
+from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
-from mathturn_gym.policies import BUILTIN_PATH, OpenAIPolicy, PolicyConfig
-from mathturn_gym.wrappers import load_policy
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.errors import ChatTemplateError, CheckpointError, InvalidValueError, MissingDependencyError
+from mathturn_gym.policies import BUILTIN_PATH, OpenAIPolicy, PolicyConfig
+from mathturn_gym.policies.config import MODEL_SCHEMES
 from mathturn_gym.testing import RandomPolicy, ScriptedPolicy
 from mathturn_gym.types import Ids
-from mathturn_gym.wrappers import CausalLMPolicy
+from mathturn_gym.wrappers import CausalLMPolicy, load_policy, loading
+from mathturn_gym.wrappers.loading import PolicyKind
 
 # What this release of peft asks of this release of transformers.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -138,6 +140,37 @@ def test_a_callable_gives_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         with pytest.raises(InvalidValueError, match=message):
             load_policy(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["evil.:x", "evil..a:x", "evil.1:x", "evil:x.", "evil:x.1", "evil:1x", "evil:", ":evil", "evil:x:y", "evil:x y",
+     "evil.é:x", "evil:é", " evil:x", "evil:x\n", "evil/a:x"],
+)  # fmt: skip
+def test_what_nearly_is_an_import_path_imports_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the loader imports is among what a run folder's gate calls code."""
+    (tmp_path / "evil.py").write_text("import pathlib\npathlib.Path(__file__).with_name('witness').touch()\nx = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidValueError, match="unknown policy"):
+        load_policy(name)
+    assert not (tmp_path / "witness").exists()
+    assert names_code(name, MODEL_SCHEMES) or ":" not in name
+    with pytest.raises(InvalidValueError, match="neither a policy nor callable"):
+        load_policy("evil:x")
+    assert (tmp_path / "witness").exists(), "the module would have said so"
+    sys.modules.pop("evil")
+
+
+def test_a_known_scheme_is_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {scheme.removesuffix(":") for scheme in loading.SCHEMES if "/" not in scheme} == set(MODEL_SCHEMES)
+    for name in ("hf:gpt2", "vllm:smollm2", "http://a:1", "builtin", "ORG/NAME"):
+        assert not names_code(name, MODEL_SCHEMES)
+    monkeypatch.setitem(loading.SCHEMES, "sglang:", PolicyKind("sglang:", lambda config, place: place, ("lora",)))
+    assert load_policy("sglang:my/model") == "my/model"
+    with pytest.raises(InvalidValueError, match="lora has no meaning for sglang: policies"):
+        load_policy("sglang:my/model", lora={"r": 4})
 
 
 # ---- what a run remembers
@@ -435,7 +468,7 @@ def hostile(folder: Path, witness: Path) -> None:
 def test_a_folders_own_python_is_never_run_and_nobody_is_asked(folder: Path, tmp_path: Path, code: str) -> None:
     hostile(folder, tmp_path / "witness")
     script = (
-        "import sys\nfrom mathturn_gym.policies import load_policy\nfrom mathturn_gym.errors import MathTurnError\n"
+        "import sys\nfrom mathturn_gym.wrappers import load_policy\nfrom mathturn_gym.errors import MathTurnError\n"
         f"try:\n    {code}\nexcept MathTurnError as error:\n    print('refused:', error)\n"
     )
     done = subprocess.run(
@@ -451,7 +484,7 @@ def test_a_folders_own_python_is_never_run_and_nobody_is_asked(folder: Path, tmp
 def test_every_from_pretrained_of_the_package_refuses_foreign_code() -> None:
     """Whoever adds a call must say so too."""
     root = Path(__file__).resolve().parents[2]
-    files = [*root.glob("mathturn_gym/**/*.py"), *root.glob("wrappers/*.py"), *root.glob("benchmarks/*.py")]
+    files = [*root.glob("mathturn_gym/**/*.py"), *root.glob("benchmarks/*.py"), *root.glob("experiments/*.py")]
     calls = [
         (file.name, line.strip())
         for file in files
@@ -462,4 +495,4 @@ def test_every_from_pretrained_of_the_package_refuses_foreign_code() -> None:
     foreign = [(file, line) for file, line in calls if not any(name in line for name in ours)]
     assert foreign
     for file, line in foreign:
-        assert "trust_remote_code=False" in line or "kwargs" in line or file == "_models.py", f"{file}: {line}"
+        assert "trust_remote_code=False" in line or "kwargs" in line or file == "models.py", f"{file}: {line}"

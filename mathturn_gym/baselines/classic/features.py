@@ -20,7 +20,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional
 
-from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.files import parse_json, read_regular
 from mathturn_gym.errors import CheckpointError, InvalidValueError, check_int
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def load_language_model(policy: BasePolicy, folder: str | Path, action_ids: Sequ
 def _shape(folder: Path) -> dict[str, int]:
     """The extractor's sizes for a model's folder; raises where it is something else than a plain Llama."""
     try:
-        config: Mapping[str, Any] = parse_json((folder / "config.json").read_bytes())
+        config: Mapping[str, Any] = parse_json(read_regular(folder / "config.json", 1 << 24))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{str(folder)!r} has no readable config.json: {error}") from error
     rope = config.get("rope_parameters") or {}

@@ -296,16 +296,20 @@ class _Recorder(BaseCallback):
         }
 
 
-def load_classic(run_dir: str | Path) -> Sb3Policy:
+def load_classic(run_dir: str | Path, *, own_code: bool = False) -> Sb3Policy:
     """The policy that a run ended with.
 
+    Args:
+        run_dir: The run's folder.
+        own_code: See `read_config`.
+
     Raises:
-        CheckpointError: the folder holds no such run.
+        CheckpointError: the folder holds no such run, or its config names code and `own_code` is off.
     """
     from safetensors import SafetensorError
 
     folder = Path(run_dir)
-    config = read_config(folder)
+    config = read_config(folder, own_code=own_code)
     if not isinstance(config.algorithm, ClassicAlgorithm):
         raise CheckpointError(f"{str(folder)!r} holds no run of a classic algorithm, but of {config.algorithm.name}")
     try:

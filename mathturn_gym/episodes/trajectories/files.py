@@ -13,9 +13,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from mathturn_gym.base.files import bounded_lines, parse_json, replacing, storage_errors
+from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, replacing, storage_errors
+from mathturn_gym.base.parquet import bounded_batches
 from mathturn_gym.episodes.trajectories.records import episode_from_record, episode_to_record
 from mathturn_gym.episodes.trajectories.tables import (
     check_table_schema,
@@ -36,7 +37,18 @@ MAX_LINE: Final = 64 * 2**20
 """Bytes that a line of a file of episodes may have, unpacked: about two million tokens. Longer ones are not read into memory."""
 
 _KEPT: Final = 1 << 16
-"""Bytes that are kept of a line that is no episode: a file may hold any number of them."""
+"""Bytes that are kept of a line that is no episode."""
+
+_AT_ONCE: Final = 256 * 2**20
+"""Bytes that a batch of rows may have."""
+
+_MOST_BAD: Final = 10_000
+"""Bad rows after which a file that holds more of them than of episodes is given up: 20 million fit into 234 kB of gzip."""
+
+_SHOWN: Final = 100
+"""Bad rows that are logged one by one, and whose content is kept."""
+
+_END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +101,21 @@ class EpisodeReader(Iterable[Episode]):
                 yield result
                 continue
             error, content = result
-            found = BadRow(self.path, row, str(error), content)
+            found = BadRow(self.path, row, str(error), content if len(bad) < _SHOWN else None)
             if self.strict:
                 raise InvalidEpisodeError(str(found)) from error
-            logger.warning("left out %s", found)
             bad.append(found)
+            if len(bad) <= _SHOWN:
+                logger.warning("left out %s%s", found, " (the last that is named)" if len(bad) == _SHOWN else "")
+            elif len(bad) > _MOST_BAD and 2 * len(bad) > row:
+                raise InvalidEpisodeError(
+                    f"{self.path} is no file of episodes: {len(bad):,} of its first {row + 1:,} rows are none; the first:"
+                    f" {bad[0]}"
+                )
 
     def _json_lines(self) -> Iterator[Episode | tuple[Exception, str | None]]:
-        opener: Any = gzip.open if self._suffix == ".jsonl.gz" else open
-        with opener(self.path, "rb") as stream:
+        raw = open_regular(self.path)
+        with raw, gzip.open(raw) if self._suffix == ".jsonl.gz" else raw as stream:
             lines = bounded_lines(stream, MAX_LINE)
             while True:
                 try:
@@ -121,24 +139,27 @@ class EpisodeReader(Iterable[Episode]):
         import pyarrow.parquet as pq
 
         try:
-            file = pq.ParquetFile(self.path)
+            with open_regular(self.path) as stream, pq.ParquetFile(stream) as file:
+                schema = file.schema_arrow
         except (ValueError, OSError) as error:  # pyarrow's errors derive from these
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
-        with file:
-            check_table_schema(file.schema_arrow, str(self.path), named=True)
-            columns = [name for name in table_schema().names if name in file.schema_arrow.names]
-            batches = file.iter_batches(self.batch_size, columns=columns)
-            while True:
-                try:
-                    batch = next(batches, None)
-                # What pyarrow raises; a page that does not decode takes those behind it along.
-                except (ValueError, OSError, KeyError, OverflowError, MemoryError) as error:
-                    yield error, None
-                    return
-                if batch is None:
-                    return
-                for result in episodes_from_table(batch):
-                    yield (result, None) if isinstance(result, InvalidEpisodeError) else result
+        check_table_schema(schema, str(self.path), named=True)
+        columns = [name for name in table_schema().names if name in schema.names]
+        batches = bounded_batches(self.path, batch_size=self.batch_size, most=_AT_ONCE, columns=columns)
+        while True:
+            try:
+                batch = next(batches, _END)
+            # What pyarrow raises; a page that does not decode takes those behind it along.
+            except (ValueError, OSError, KeyError, OverflowError, MemoryError) as error:
+                yield error, None
+                return
+            if batch is _END:
+                return
+            if batch is None:
+                yield InvalidEpisodeError(f"the row has more than {_AT_ONCE:,} bytes"), None
+                continue
+            for result in episodes_from_table(batch):
+                yield (result, None) if isinstance(result, InvalidEpisodeError) else result
 
 
 def read_episodes(path: str | os.PathLike[str], *, strict: bool = False, batch_size: int = 256) -> EpisodeReader:
@@ -205,7 +226,7 @@ class EpisodeWriter:
             raise InvalidValueError(f"path must be in a folder that is there, got {str(self.path)!r}")
         with storage_errors(self.path):
             _cut_torn_line(self.path)
-            self._stream = self.path.open("a", encoding="utf-8")
+            self._stream = io.TextIOWrapper(open_regular(self.path, "ab"), encoding="utf-8", newline="")
 
     def write(self, episode: Episode) -> None:
         """Appends an episode; a reader of the file finds it from now on.
@@ -233,7 +254,7 @@ def _cut_torn_line(path: Path) -> None:
     """Cuts off what follows the last line end; the file is read from its end, since it may be large."""
     if not path.exists():
         return
-    with path.open("r+b") as stream:
+    with open_regular(path, "r+b") as stream:
         end = stream.seek(0, os.SEEK_END)
         while end > 0:
             begin = max(0, end - _BLOCK)

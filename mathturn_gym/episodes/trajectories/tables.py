@@ -164,6 +164,8 @@ def check_table_schema(schema: Any, source: str, *, named: bool) -> None:
 def _compatible(found: Any, expected: Any) -> bool:
     """The same type; names of list items and 64-bit offsets, which other writers choose differently, apart."""
     pa = require_pyarrow()
+    if pa.types.is_dictionary(found):  # how texts are read, see `bounded_batches`
+        return _compatible(found.value_type, expected)
     lists = (pa.types.is_list, pa.types.is_large_list)
     if any(check(found) for check in lists) and pa.types.is_list(expected):
         return _compatible(found.value_type, expected.value_type)

@@ -1,18 +1,20 @@
-"""The application: OpenEnv's routes behind the gate, and ours beside them."""
+"""The application: OpenEnv's routes behind the middleware, and ours beside them."""
 
 from __future__ import annotations
 
 import functools
 import ipaddress
 import logging
+import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Final
 
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError
-from mathturn_gym.neighbors.serve._middleware import Gate
+from mathturn_gym.neighbors.serve._middleware import LOOPBACK, ServerMiddleware
 from mathturn_gym.neighbors.serve.environment import (
     MathAction,
     MathObservation,
@@ -46,6 +48,8 @@ def create_app(
     *,
     limits: Limits | None = None,
     api_keys: Sequence[str] = (),
+    allowed_hosts: Sequence[str] | None = None,
+    allowed_origins: Sequence[str] = (),
     **keywords: Any,
 ) -> FastAPI:
     """The environment as an OpenEnv application, for any ASGI server.
@@ -57,7 +61,12 @@ def create_app(
     Args:
         env: Environment id, or a config.
         limits: See `Limits`.
-        api_keys: Any of them opens the server; none leaves it open to all.
+        api_keys: Any of them opens the server; none leaves it open to all who may reach it.
+        allowed_hosts: Names by which clients may address the server (their `Host` header); empty allows any name. None
+            allows any name where there are keys, and those of this machine where there are none: a web page whose name
+            was pointed at this machine is then refused.
+        allowed_origins: Web pages that may use the server, as "https://host:port"; its own may, and programs, which name
+            no page.
         **keywords: Of `gym.make`; they replace those of a config.
 
     Raises:
@@ -72,7 +81,7 @@ def create_app(
         functools.partial(MathTurnEnvironment, service),
         MathAction,
         MathObservation,
-        # OpenEnv's own time-out is for sessions without a WebSocket; those that have one are timed at the gate.
+        # OpenEnv's own time-out is for sessions without a WebSocket; those that have one are timed by the middleware.
         concurrency_config=ConcurrencyConfig(
             max_concurrent_envs=limits.max_sessions, session_timeout=limits.session_timeout
         ),
@@ -84,7 +93,16 @@ def create_app(
     # There are no tools here, and sessions opened over HTTP would only take places.
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) != "/mcp"]
     _add_routes(app, service)
-    app.add_middleware(Gate, limits=limits, keys=tuple(api_keys), metrics=service.metrics)
+    if allowed_hosts is None:
+        allowed_hosts = () if api_keys else LOOPBACK
+    app.add_middleware(
+        ServerMiddleware,
+        limits=limits,
+        keys=tuple(api_keys),
+        hosts=tuple(allowed_hosts),
+        origins=tuple(allowed_origins),
+        metrics=service.metrics,
+    )
     app.state.service = service
     return app
 
@@ -95,7 +113,10 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     limits: Limits | None = None,
-    api_keys: Sequence[str] = (),
+    api_keys: Sequence[str] | None = None,
+    allowed_hosts: Sequence[str] | None = None,
+    allowed_origins: Sequence[str] = (),
+    trusted_proxies: str = "",
     log_level: str = "info",
     **keywords: Any,
 ) -> None:
@@ -106,7 +127,12 @@ def serve(
         host: Address to listen at.
         port: Port to listen at.
         limits: See `Limits`.
-        api_keys: See `create_app`.
+        api_keys: See `create_app`; None makes one and logs it, so that no other user of the machine and no page in a
+            browser can use the server.
+        allowed_hosts: See `create_app`.
+        allowed_origins: See `create_app`.
+        trusted_proxies: Addresses of reverse proxies, with commas, whose `X-Forwarded-For` is believed; connections of
+            one address are then not limited here, since all come from the proxy.
         log_level: Of uvicorn.
         **keywords: See `create_app`.
 
@@ -115,17 +141,28 @@ def serve(
     """
     import uvicorn
 
-    if not api_keys and not _is_loopback(host):
-        _LOG.warning("serving at %s without an API key: whoever reaches this address can use it", host)
-    app = create_app(env, limits=limits, api_keys=api_keys, **keywords)
-    uvicorn.Server(uvicorn_config(app, host=host, port=port, log_level=log_level)).run()
+    if api_keys is None:
+        api_keys = [secrets.token_urlsafe(24)]
+        shown = host if _is_loopback(host) else "THIS_HOST"
+        _LOG.warning(
+            "the server's key, made for this start: %s (clients: MATHTURN_API_KEY=%s; page: http://%s:%d/play#%s)",
+            api_keys[0], api_keys[0], shown, port, api_keys[0],
+        )  # fmt: skip
+    elif not api_keys and not _is_loopback(host):
+        _LOG.warning("serving at %s without an API key: everyone who reaches this address can use it", host)
+    if trusted_proxies:
+        limits = replace(limits or Limits(), connections_per_address=0)
+    names = {"allowed_hosts": allowed_hosts, "allowed_origins": allowed_origins}
+    app = create_app(env, limits=limits, api_keys=api_keys, **names, **keywords)
+    proxies: dict[str, Any] = {"proxy_headers": True, "forwarded_allow_ips": trusted_proxies} if trusted_proxies else {}
+    uvicorn.Server(uvicorn_config(app, host=host, port=port, log_level=log_level, **proxies)).run()
 
 
 def uvicorn_config(app: FastAPI, **settings: Any) -> Any:
     """A `Config` of uvicorn for an application of `create_app`: its limits as far as they are the connection's."""
     import uvicorn
 
-    from mathturn_gym.neighbors.serve._middleware import connection_classes
+    from mathturn_gym.neighbors.serve._connections import connection_classes
 
     service: Service = app.state.service
     limits = service.limits
@@ -139,10 +176,11 @@ def uvicorn_config(app: FastAPI, **settings: Any) -> Any:
         ws_max_size=limits.max_message_bytes,
         ws_per_message_deflate=False,  # costs more than it saves between machines of one rack
         # What is over the sessions is answered (429, or OpenEnv's CAPACITY_REACHED); far over it, not even that.
-        limit_concurrency=4 * limits.max_sessions + 64,
+        limit_concurrency=limits.max_connections,
         timeout_graceful_shutdown=5,
         server_header=False,
-        **{"access_log": False, **settings},
+        # uvicorn believes X-Forwarded-For of this machine unless it is told not to.
+        **{"access_log": False, "proxy_headers": False, **settings},
     )
 
 

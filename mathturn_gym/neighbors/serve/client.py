@@ -30,7 +30,7 @@ from mathturn_gym.errors import (
     check_int,
     raise_unknown_name,
 )
-from mathturn_gym.neighbors.serve._session import ServerSession, fingerprint, info_from_record, server_info
+from mathturn_gym.neighbors.serve._protocol import ServerConnection, fingerprint, info_from_record, server_info
 from mathturn_gym.spaces import TokenIds, check_step
 from mathturn_gym.types import Ids, Problem, StopReason, TurnRecord
 
@@ -116,7 +116,7 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         self._dialogue: Dialogue | None = None
         if tokenizer is not None:
             self._load_dialogue()  # a mistake shows at the start
-        self._session = ServerSession(server, key, timeout)
+        self._session = ServerConnection(server, key, timeout)
         self._stream: int | None = None
         self._next_index = 0
         self._observation: Ids | None = None

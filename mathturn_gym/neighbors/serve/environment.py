@@ -18,7 +18,7 @@ from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig, env_parameters
 from mathturn_gym.env.dialogue import completion_ids
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
-from mathturn_gym.neighbors.serve._session import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
+from mathturn_gym.neighbors.serve._protocol import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
 from mathturn_gym.neighbors.serve.limits import Limits, Metrics
 from mathturn_gym.problems import SPLITS, ProblemSource
 from mathturn_gym.types import Ids, Problem

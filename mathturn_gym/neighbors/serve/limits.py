@@ -1,11 +1,8 @@
-"""What a server takes from its clients: how many, how much, how fast, how long."""
+"""What a server takes from its clients (how many, how much, how long), and what it counts."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,23 +10,24 @@ from typing import Any, Final
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int
 
 _BYTES_PER_ID: Final = 10
-_MOST_ADDRESSES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of a served environment.
 
+    Rates (requests per second and address) are a reverse proxy's to limit: `examples/serve/nginx.conf` does.
+
     Args:
         max_sessions: Sessions at once; one more is told so and closed.
+        sessions_per_client: Sessions at once of one client, which is an API key, or an address where there are no keys.
+            0 lets one client take all.
+        connections_per_address: Connections at once of one address; further ones are cut. 0 for no limit, which a server
+            behind a proxy needs; None for twice `max_sessions` and 32 more, which is less than the server takes in all.
         session_timeout: Seconds without a message after which a session is closed, and its place is free again.
-        send_timeout: Seconds that a client may take to make room for a reply before its connection is cut.
-        request_timeout: Seconds that a client may take for the head of a request, and again for its body.
+        send_timeout: Seconds that a client may leave replies unread before its connection is cut.
+        request_timeout: Seconds that a client may take for the head of each request, and again for its body.
         max_message_bytes: The most that one message or request body may have.
-        steps_per_second: Messages of one session per second; a faster session waits. 0 for no limit.
-        requests_per_second: New sessions and HTTP requests per second of one address; what is over it gets HTTP status
-            429. A burst of `max_sessions` is let through, so that a trainer can open its sessions at once. 0 for no
-            limit.
         threads: Threads that verify answers; as many steps are worked on at once.
 
     Raises:
@@ -37,22 +35,28 @@ class Limits:
     """
 
     max_sessions: int = 256
+    sessions_per_client: int = 0
+    connections_per_address: int | None = None
     session_timeout: float = 600.0
     send_timeout: float = 30.0
     request_timeout: float = 10.0
     max_message_bytes: int = 2**20
-    steps_per_second: float = 100.0
-    requests_per_second: float = 50.0
     threads: int = 8
 
     def __post_init__(self) -> None:
         """Checks every value."""
-        for name, low in (("max_sessions", 1), ("max_message_bytes", 1024), ("threads", 1)):
+        for name, low in (("max_sessions", 1), ("sessions_per_client", 0), ("max_message_bytes", 1024), ("threads", 1)):
             check_int(name, getattr(self, name), low=low)
+        if self.connections_per_address is None:
+            object.__setattr__(self, "connections_per_address", 2 * self.max_sessions + 32)
+        check_int("connections_per_address", self.connections_per_address, low=0)
         for name in ("session_timeout", "send_timeout", "request_timeout"):
             check_float(name, getattr(self, name), low=0.01, high=1e9)
-        for name in ("steps_per_second", "requests_per_second"):
-            check_float(name, getattr(self, name), low=0.0)
+
+    @property
+    def max_connections(self) -> int:
+        """Connections of all addresses: above it, requests are answered by status 503."""
+        return 4 * self.max_sessions + 64
 
     def check_action_fits(self, max_completion_tokens: int) -> None:
         """Raises where an action of full length would be refused for its size."""
@@ -64,63 +68,6 @@ class Limits:
             )
 
 
-class Bucket:
-    """A token bucket: `burst` at once, `rate` per second in the long run.
-
-    >>> bucket = Bucket(rate=2.0, burst=1, now=lambda: 0.0)
-    >>> bucket.wait(), bucket.wait(), bucket.wait()
-    (0.0, 0.5, 1.0)
-    """
-
-    __slots__ = ("_burst", "_full_at", "_now", "_rate")
-
-    def __init__(self, rate: float, burst: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._burst, self._now = rate, burst, now
-        self._full_at = now()  # when the bucket will be full again: all that has to be kept
-
-    def wait(self) -> float:
-        """Takes one; returns the seconds after which it is within the rate (0 if it is now)."""
-        now = self._now()
-        self._full_at = max(self._full_at, now) + 1.0 / self._rate
-        return max(0.0, self._full_at - now - self._burst / self._rate)
-
-    def take(self) -> bool:
-        """Takes one where the rate allows it now; what is refused costs nothing."""
-        before = self._full_at
-        if self.wait() == 0.0:
-            return True
-        self._full_at = before
-        return False
-
-
-class AddressLimiter:
-    """A bucket per client address; addresses not heard of lately are forgotten.
-
-    Args:
-        rate: Per second and address; 0 for no limit.
-        burst: At once.
-    """
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
-
-    def take(self, address: str) -> bool:
-        """True where the address may send one more request now."""
-        if not self._rate:
-            return True
-        bucket = self._buckets.pop(address, None) or Bucket(self._rate, self._burst)
-        self._buckets[address] = bucket
-        if len(self._buckets) > _MOST_ADDRESSES:
-            self._buckets.popitem(last=False)
-        return bucket.take()
-
-    @property
-    def retry_after(self) -> int:
-        """Seconds to name in a refusal."""
-        return max(1, math.ceil(1.0 / self._rate)) if self._rate else 1
-
-
 # ---- what a server counts, for Prometheus
 
 
@@ -130,7 +77,7 @@ except ImportError as error:  # pragma: no cover - in an environment of its own
     raise MissingDependencyError("the server needs prometheus_client: pip install 'mathturn-gym[serve]'") from error
 
 
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
@@ -144,26 +91,22 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.open_sessions = 0
-        self._sessions = Gauge("mathturn_sessions", "Sessions that are open", registry=self.registry)
-        self._sessions.set_function(lambda: self.open_sessions)
-        self._opened = Counter("mathturn_sessions_opened", "Sessions opened", registry=self.registry)
-        self.refused = Counter(
-            "mathturn_refused", "What was not let in, or was cut off, and why", ["why"], registry=self.registry
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"mathturn_{name}", about, labels, registry=self.registry)
+
+        Gauge("mathturn_sessions", "Sessions that are open", registry=self.registry).set_function(
+            lambda: self.open_sessions
         )
-        self.waited = Counter(
-            "mathturn_rate_wait_seconds", "Seconds that sessions were slowed down", registry=self.registry
-        )
-        self.errors = Counter(
-            "mathturn_errors", "Messages answered by an error, by its class", ["error"], registry=self.registry
-        )
-        self.episodes = Counter(
-            "mathturn_episodes", "Episodes ended, by reason", ["stop_reason"], registry=self.registry
-        )
-        self.turns = Counter("mathturn_turns", "Turns verified, by verdict", ["status"], registry=self.registry)
-        self.tokens = Counter("mathturn_action_tokens", "Tokens of all actions", registry=self.registry)
+        self._opened = counter("sessions_opened", "Sessions opened")
+        self.refused = counter("refused", "What was not let in, or was cut off, and why", "why")
+        self.errors = counter("errors", "Messages answered by an error, by its class", "error")
+        self.episodes = counter("episodes", "Episodes ended, by reason", "stop_reason")
+        self.turns = counter("turns", "Turns verified, by verdict", "status")
+        self.tokens = counter("action_tokens", "Tokens of all actions")
         self.seconds = Histogram(
             "mathturn_message_seconds",
-            "Seconds from a message to its reply, waits for a rate not counted",
+            "Seconds from a message to its reply",
             buckets=_SECONDS,
             registry=self.registry,
         )

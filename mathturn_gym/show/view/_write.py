@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from mathturn_gym.base.files import parse_json, write_atomically
+from mathturn_gym.base.files import parse_json, read_regular, write_atomically
 from mathturn_gym.base.model_folders import NAMED_MODELS, is_hub_name, models_folder
 from mathturn_gym.base.text import TokenTexts
 from mathturn_gym.env.dialogue import load_tokenizer
@@ -113,6 +113,7 @@ def _asset(name: str) -> str:
 
 
 _CONFIG: Final = "tokenizer_config.json"
+_MOST_SETTINGS: Final = 1 << 26
 
 
 def find_tokenizer(folder: Path) -> str | None:
@@ -150,7 +151,7 @@ def _first_with_tokenizer(places: Sequence[Path]) -> str | None:
 def _named_in(path: Path) -> list[str]:
     """What a settings file says under "tokenizer", and after it under "policy" and "model", wherever in it."""
     try:
-        data = parse_json(path.read_bytes())
+        data = parse_json(read_regular(path, _MOST_SETTINGS))
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

@@ -16,21 +16,27 @@ import gzip
 import itertools
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from mathturn_gym.base.files import bounded_lines, parse_json
+from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, read_regular
+from mathturn_gym.base.parquet import bounded_batches
 from mathturn_gym.episodes.trajectories import SCHEMA, episode_from_record, read_episodes
 from mathturn_gym.episodes.trajectories.files import MAX_LINE
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.show.view.adapters import ADAPTERS, Adapter, read_inspect, read_trl_table
 from mathturn_gym.show.view.adapters._base import number
 from mathturn_gym.show.view.records import ViewEpisode, from_episodes
+from mathturn_gym.types import Episode
 
 OURS: Final = "mathturn_gym"
 _PEEKED: Final = 20
+_MOST_METRICS: Final = 1 << 30
+_MOST_BAD: Final = 10_000
+_MOST_SHOWN: Final = 1 << 31
+"""Bytes of episodes, unpacked, that are kept for one page."""
 _OTHER_SHAPE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 """What reading fields raises where a line has a neighbor's fields and other types behind them than it writes."""
 
@@ -109,9 +115,8 @@ class LineLog:
 
     def _records(self, growing: bool) -> Iterator[Any]:
         """The JSON of the lines from where the last reading ended."""
-        packed = self.path.name.endswith(".gz")
-        opener: Any = gzip.open if packed else open
-        with opener(self.path, "rb") as stream:
+        raw = open_regular(self.path)
+        with raw, gzip.open(raw) if self.path.name.endswith(".gz") else raw as stream:
             stream.seek(self._offset)
             for line in self._lines(stream, growing):
                 if line.strip():
@@ -132,6 +137,10 @@ class LineLog:
             if line == b"" or (growing and line is not None and not line.endswith(b"\n")):
                 return
             self._offset = stream.tell()
+            if self._offset > _MOST_SHOWN and self.path.name.endswith(".gz"):
+                raise InvalidValueError(
+                    f"{self.path} unpacks to more than {_MOST_SHOWN:,} bytes, which no page can show"
+                )
             self._line += 1
             if line is None:
                 self._leave_out(InvalidValueError(f"is longer than {MAX_LINE:,} bytes"))
@@ -139,6 +148,11 @@ class LineLog:
                 yield line
 
     def _leave_out(self, error: Exception) -> None:
+        if len(self.left_out) >= _MOST_BAD and 2 * len(self.left_out) > self._line:
+            raise InvalidValueError(
+                f"{self.path} holds no episodes: {len(self.left_out):,} of its first {self._line:,} lines are none; the first:"
+                f" {self.left_out[0]}"
+            )
         self.left_out.append(f"{self.path.name}, line {self._line}: {error}")
 
 
@@ -149,9 +163,13 @@ def holds_episodes(path: Path) -> bool:
 
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
-    opener: Any = gzip.open if path.name.endswith(".gz") else open
+    raw = open_regular(path)
     # A file that cannot be unpacked holds no episodes; who asks for it by name is told why.
-    with opener(path, "rb") as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
+    with (
+        raw,
+        gzip.open(raw) if path.name.endswith(".gz") else raw as stream,
+        contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
+    ):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):
                 yield parse_json(b"" if line is None else line)
@@ -310,22 +328,34 @@ def _read_file(path: Path, name: str) -> EpisodeSet:
 def _read_parquet(path: Path, name: str) -> EpisodeSet:
     from mathturn_gym.episodes.trajectories.tables import require_pyarrow
 
-    require_pyarrow()
+    pyarrow = require_pyarrow()
     import pyarrow.parquet as pq
 
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        with open_regular(path) as stream:
+            metadata = pq.read_schema(stream).metadata or {}
     except (ValueError, OSError) as error:  # pyarrow's errors derive from these
         raise InvalidValueError(f"{path} is not a Parquet file: {error}") from error
     if metadata.get(b"schema") == SCHEMA.encode():
         reader = read_episodes(path)
-        episodes = from_episodes(list(reader))
+        episodes = from_episodes(list(_at_most(reader, path)))
         return EpisodeSet(name, str(path), OURS, episodes, [str(bad) for bad in reader.bad_rows])
     try:
-        table = pq.read_table(path)
+        batches = bounded_batches(path, batch_size=256, most=_MOST_SHOWN, total=_MOST_SHOWN)
+        table = pyarrow.Table.from_batches([batch for batch in batches if batch is not None])
     except (ValueError, OSError, KeyError, OverflowError) as error:
         raise InvalidValueError(f"{path} cannot be read to its end: {error}") from error
     return EpisodeSet(name, str(path), "TRL", *read_trl_table(table, str(path)))
+
+
+def _at_most(episodes: Iterable[Episode], path: Path) -> Iterator[Episode]:
+    """The episodes, as long as they fit into the memory that a page may take."""
+    size = 0
+    for episode in episodes:
+        size += 32 * len(episode.ids) + sum(map(len, (episode.prompt, *episode.feedbacks, *episode.responses)))
+        if size > _MOST_SHOWN:
+            raise InvalidValueError(f"{path} holds more than {_MOST_SHOWN:,} bytes of episodes, which no page can show")
+        yield episode
 
 
 def _read_lines(path: Path, name: str) -> EpisodeSet:
@@ -357,7 +387,10 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of metrics; a last line that is still being written is left for later."""
     if not path.is_file():
         return []
-    lines = path.read_bytes().splitlines()
+    try:
+        lines = read_regular(path, _MOST_METRICS).splitlines()
+    except OSError as error:
+        raise InvalidValueError(f"{path} does not load: {error}") from error
     rows = []
     for place, line in enumerate(lines, 1):
         try:
@@ -374,7 +407,7 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 def _history(path: Path) -> list[dict[str, Any]]:
     """`log_history` of a Hugging Face trainer's state."""
     try:
-        history = parse_json(path.read_bytes()).get("log_history", [])
+        history = parse_json(read_regular(path, _MOST_METRICS)).get("log_history", [])
         return [row for row in history if isinstance(row, dict)]
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InvalidValueError(f"{path} does not load: {error}") from error

@@ -223,7 +223,7 @@ def test_threads_do_not_encode_each_others_markers_as_plain_text() -> None:
 class Shouting(Dialogue):
     """Says everything in capitals."""
 
-    def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+    def feedback_ids(self, text: str, turn: int, completion_ids: Ids, response: str | None = None) -> Ids:
         return super().feedback_ids(text.upper(), turn, completion_ids)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -45,14 +46,14 @@ def _libraries() -> None:
 
 
 @contextmanager
-def running(**keywords: Any) -> Iterator[Server]:
+def running(uvicorn_settings: Mapping[str, Any] = MappingProxyType({}), **keywords: Any) -> Iterator[Server]:
     """Serves an environment at a free port until the block ends."""
     import uvicorn
 
     from mathturn_gym.neighbors.serve.app import create_app, uvicorn_config
 
     app = create_app(**keywords)
-    server = uvicorn.Server(uvicorn_config(app, host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn_config(app, host="127.0.0.1", port=0, log_level="error", **uvicorn_settings))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 20

@@ -109,7 +109,7 @@ def check_send_tokens(value: object) -> str:
 
 _REFUSED: Final = {
     401: "it needs an API key: give api_key=, or set MATHTURN_API_KEY",
-    429: "too many requests from this address: wait, or raise the server's requests_per_second",
+    429: "too many requests from this address: wait, or raise the limits of the server or of the proxy before it",
     503: "it is busy, or shutting down",
 }
 
@@ -144,7 +144,7 @@ def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, A
     return check_protocol(url, told)
 
 
-class ServerSession:
+class ServerConnection:
     """A session: one request at a time, each with one reply.
 
     Args:

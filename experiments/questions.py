@@ -1,8 +1,8 @@
 r"""Does training over turns help? Three questions with the controls that they need, answered with intervals over seeds.
 
-    python benchmarks/questions.py                                            # lins and guess8, 5 seeds
-    python benchmarks/questions.py --tasks lins --seeds 10 --set entropy_weight=0.005 --out runs/benchmarks/questions-005
-    python benchmarks/questions.py --tasks benchmarks/tasks/smollm2_sums.toml benchmarks/tasks/smollm2_guess8.toml \
+    python experiments/questions.py                                            # lins and guess8, 5 seeds
+    python experiments/questions.py --tasks lins --seeds 10 --set entropy_weight=0.005 --out runs/benchmarks/questions-005
+    python experiments/questions.py --tasks experiments/tasks/smollm2_sums.toml experiments/tasks/smollm2_guess8.toml \
         --tokens 8000 --seeds 3 --episodes 256 --tries 8                      # a chat model; --report: what is there
 
 1. Does multi-turn training beat single-turn training at equal sampled ids?

@@ -1,6 +1,6 @@
 """What the small world's policy solves after its warm start, and what reinforcement learning adds.
 
-    python benchmarks/world.py [--policy runs/world] [--episodes 38400] [--played 512] [--out runs/benchmarks/world.json]
+    python experiments/world.py [--policy runs/world] [--episodes 38400] [--played 512] [--out runs/benchmarks/world.json]
 
 The policy (`mathturn warmup FOLDER --recipe world`; made where the folder does not exist) is played on the test split
 of each of its families, two turns, temperature 1, and again after training on the mixture of all of them, with

@@ -1,9 +1,9 @@
 """Three published claims about training over turns, reproduced in small: claim, setting, figures with intervals.
 
-    python benchmarks/reproductions.py                                  # the first three, 5 seeds: about 50 CPU minutes
-    python benchmarks/reproductions.py --claims tool                    # 15 CPU minutes, after its warm starts
-    python benchmarks/reproductions.py --claims correction --seeds 3    # one of them; the rest can follow
-    python benchmarks/reproductions.py --claims unary --task smol-add2 --tokens 20000 --seeds 3
+    python experiments/reproductions.py                                  # the first three, 5 seeds: about 50 CPU minutes
+    python experiments/reproductions.py --claims tool                    # 15 CPU minutes, after its warm starts
+    python experiments/reproductions.py --claims correction --seeds 3    # one of them; the rest can follow
+    python experiments/reproductions.py --claims unary --task smol-add2 --tokens 20000 --seeds 3
 
     unary        Liu et al. 2025, arXiv:2507.14295: training on one turn makes retries repeat the answer; training over
                  turns with no more feedback than "wrong" does not, and solves more within k turns
@@ -11,7 +11,7 @@
                  correct itself; a reward for the improvement and a KL that holds the first turn make one that does
     credit       Zeng et al. 2025, arXiv:2505.11821: credit for each turn learns better than credit for the trajectory
     tool         the same where a turn is of use to the next: a calculator's feedback. The warm starts of
-                 benchmarks/tasks/calculator.toml come first, one per seed (the file has the line)
+                 experiments/tasks/calculator.toml come first, one per seed (the file has the line)
 
 What each setting leaves out of the paper's stands in docs/reproductions. Every run is kept with its settings, and is not
 trained again; differences are paired by seed, with Student's 95 % intervals over the seeds.
@@ -156,7 +156,7 @@ CLAIMS: Final[Mapping[str, Claim]] = {
     ),
     "tool": Claim(
         "the same where a wrong answer can be of use to the next turn: it is credited with that, or it is not",
-        "benchmarks/tasks/calculator.toml",
+        "experiments/tasks/calculator.toml",
         60_000,
         {
             UNTRAINED: Arm(),

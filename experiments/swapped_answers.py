@@ -1,7 +1,7 @@
 """What are a policy's answers worth that know nothing of the problem? Each is judged on all the other problems as well.
 
     mathturn eval --task smol-lins --policy runs/smol-lins-0 --episodes 512 --out runs/after
-    python benchmarks/swapped_answers.py runs/after [runs/before ...]
+    python experiments/swapped_answers.py runs/after [runs/before ...]
 
 A problem set whose answers are few can be "solved" by saying what is often right: of the test equations of `lins`, one in
 six has the answer 1. Here every answer is held against the accepted answers of every other problem; accuracy on these

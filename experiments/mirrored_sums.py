@@ -2,7 +2,7 @@
 
     mathturn train smol-add2 --run-dir runs/smol-add2-0
     mathturn eval --task smol-add2 --policy runs/smol-add2-0 --episodes 512 --out runs/after
-    python benchmarks/mirrored_sums.py runs/smol-add2-0 runs/after
+    python experiments/mirrored_sums.py runs/smol-add2-0 runs/after
 
 Splits keep a prompt apart from itself, not "What is 3+4?" from "What is 4+3?". The problems that a run has drawn are drawn
 again from its seed, and compared with the episodes that it has kept.

@@ -1,7 +1,7 @@
 """The factorial table of `factorial.toml`: group size x baseline x credit x rate, and what each is worth, paired by seed.
 
-    mathturn compare benchmarks/factorial.toml
-    python benchmarks/factorial.py [runs/factorial | docs/benchmarks/factorial.csv] [--figure acc@1]
+    mathturn compare experiments/factorial.toml
+    python experiments/factorial.py [runs/factorial | docs/benchmarks/factorial.csv] [--figure acc@1]
 
 Rows that have not been run are left out. Differences are between runs of the same seed; intervals are Student's, 95 %, over the
 seeds that both rows have. Every difference is one of those that the table was made for: there are many, so that one in twenty
@@ -96,7 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     results = options.results / "results.csv" if options.results.is_dir() else options.results
     if not results.exists():
-        parser.error(f"{results} is not there: mathturn compare benchmarks/factorial.toml writes it")
+        parser.error(f"{results} is not there: mathturn compare experiments/factorial.toml writes it")
     of = scores(results, options.figure)
     for rate, ending in (("1e-3", ""), ("5e-4", "_half")):
         print(f"{options.figure}, rate {rate}\n")

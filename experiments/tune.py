@@ -1,12 +1,12 @@
-r"""The search behind the settings in `mathturn_gym/baselines/tasks/*.toml` and `benchmarks/matrix.toml`, on validation problems.
+r"""The search behind the settings in `mathturn_gym/baselines/tasks/*.toml` and `experiments/matrix.toml`, on validation problems.
 
-    python benchmarks/tune.py --tasks add1 lins guess8        # 22 algorithms x 6 cells x 2 seeds x 3 tasks: 8 CPU hours
-    python benchmarks/tune.py --tasks benchmarks/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
+    python experiments/tune.py --tasks add1 lins guess8        # 22 algorithms x 6 cells x 2 seeds x 3 tasks: 8 CPU hours
+    python experiments/tune.py --tasks experiments/tasks/smollm2_mixed.toml --rates 0.5 1 2 4 --tokens 10000 --seeds 1 \
         --episodes 256 --algorithms clipped_reinforce turn_rloo shrunk_rloo grpo reinforce_pp_baseline online_rft
-    python benchmarks/tune.py --tasks benchmarks/tasks/calculator.toml --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10
+    python experiments/tune.py --tasks experiments/tasks/calculator.toml --tokens 30000 --cpu-seconds 15 --seeds 1 --first-seed 10
 
 A search is of the rate and of what is most an algorithm's own (`GRIDS`). The same command with `--passes` then searches epochs,
-minibatches and entropy (`PASSES`) around the best cell that it found for each algorithm; the rows of `benchmarks/matrix.toml`
+minibatches and entropy (`PASSES`) around the best cell that it found for each algorithm; the rows of `experiments/matrix.toml`
 have such a second search.
 
 Every algorithm gets the same number of cells in `GRIDS` (or the same learning rates, with `--rates`), and every cell the same
@@ -88,7 +88,7 @@ PASSES: Final[Mapping[str, Sequence[Mapping[str, Sequence[Any]]]]] = {
     "trpo": ({"n_critic_updates": (2, 4), "sub_sampling_factor": (4, 16)}, {"cg_max_steps": (2, 10)}),
     "sb3_dqn": ({"gradient_steps": (1, 2), "batch_size": (64, 128)}, {"exploration_final_eps": (0.02, 0.1)}),
 }
-"""Six cells for each row of `benchmarks/matrix.toml`. Four are of passes over a batch and of the parts that it is split into, or of
+"""Six cells for each row of `experiments/matrix.toml`. Four are of passes over a batch and of the parts that it is split into, or of
 what comes nearest to them (A2C: ids before a step; TRPO: passes of its critic, and the share of a batch that its curvature is
 taken from; DQN: steps to a step of the environment, and their batch). Two are of an entropy bonus that the first grid does not
 have, or of exploration (TRPO has no bonus: of the steps to its direction)."""
@@ -97,7 +97,7 @@ VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "multi_turn": ("clipped_reinforce", {}),
     "rft_episodes": ("online_rft", {"selection": "episode"}),
 }
-"""What `benchmarks/questions.py` and `benchmarks/matrix.toml` compare besides the algorithms themselves."""
+"""What `experiments/questions.py` and `experiments/matrix.toml` compare besides the algorithms themselves."""
 TOKENS: Final[Mapping[str, int]] = {"add1": 30_000, "lins": 40_000, "guess8": 20_000, "mul2": 40_000, "mixed": 40_000}
 
 

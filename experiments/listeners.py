@@ -1,6 +1,6 @@
 """What a hidden number allows: the best policy that listens, the best that does not, and blind guessing, computed exactly.
 
-    python benchmarks/listeners.py [--highest 8] [--turns 3]
+    python experiments/listeners.py [--highest 8] [--turns 3]
 
 Whether a policy trained over turns has learned to *listen* is not shown by a policy that was never given the chance:
 it has to be better than the best one that ignores what it is told. Nothing is sampled here:

@@ -1,7 +1,7 @@
 """Does a policy know a sum, whatever it says afterwards? The first result of an answer beside its last number.
 
     mathturn eval --task smol-add2 --policy runs/smol-add2-0 --episodes 512 --max-completion-tokens 24 --out runs/after-24
-    python benchmarks/first_results.py runs/after-24 [runs/after ...]
+    python experiments/first_results.py runs/after-24 [runs/after ...]
 
 "77 + 9 = 86, but 77" is right where it is cut off before the second 77, and wrong by its last number where it is not. The first
 result is the number behind the first "=" ("86"), in a text without one the first number; a number that ends where a text was

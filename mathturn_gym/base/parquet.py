@@ -1,0 +1,107 @@
+"""Rows of Parquet files that somebody else may have written, within a bound of memory.
+
+Run lengths, dictionaries and compression make gigabytes out of kilobytes, and pyarrow has no limit of its own: a batch of
+one row is decoded whole. So the file's metadata is looked at before anything is decoded, texts stay in their
+dictionaries until their size is known, and batches are cut to what may be held at once (issue 31).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mathturn_gym.errors import MissingDependencyError
+
+_FREE_VALUES: Final = 2**25
+_FREE_BYTES: Final = 2**28
+_RATIO: Final = 64
+"""Values, and unpacked bytes, that a file may have for each of its own bytes, where it has more than the free ones."""
+
+
+def bounded_batches(
+    path: Path, *, batch_size: int, most: int, total: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[Any]:
+    """Record batches of at most `most` bytes, their texts in dictionaries; None stands for a row that is larger.
+
+    Args:
+        path: A regular file.
+        batch_size: Rows of a batch.
+        most: Bytes of a batch once it is unpacked.
+        total: Bytes of all batches, for a caller who keeps them; None for no limit.
+        columns: Names to read; None reads all.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+        ValueError: a file whose metadata promise far more than it can hold.
+        OSError: it cannot be read. pyarrow raises its own `ArrowException`s, too.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError("Parquet files need pyarrow: pip install 'mathturn-gym[data]'") from error
+    with pyarrow.parquet.ParquetFile(path) as file:
+        _check_sizes(file.metadata, path.stat().st_size)
+        leaves = map(file.schema.column, range(len(file.schema)))
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    # Texts stay in their dictionary: one long text that a million rows refer to is held once.
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+        seen = 0
+        for batch in file.iter_batches(batch_size=batch_size, columns=columns):
+            for part in _cut(batch, most):
+                seen += 0 if part is None else _unpacked_rows(part)
+                if total is not None and seen > total:
+                    raise ValueError(f"it holds more than {total:,} bytes")
+                yield part
+
+
+def _check_sizes(metadata: Any, size: int) -> None:
+    """Raises where a file says that it holds much more than one of its size can, but for repetitions."""
+    chunks = [
+        group.column(place)
+        for group in map(metadata.row_group, range(metadata.num_row_groups))
+        for place in range(group.num_columns)
+    ]
+    for what, found, free in (
+        ("values", sum(one.num_values for one in chunks), _FREE_VALUES),
+        ("bytes", sum(one.total_uncompressed_size for one in chunks), _FREE_BYTES),
+    ):
+        if found > max(free, _RATIO * size):
+            raise ValueError(f"its {size:,} bytes would unpack to {found:,} {what}: it was made to fill the memory")
+
+
+def _cut(batch: Any, most: int) -> Iterator[Any]:
+    """The batch, or its halves, until a part is small enough; None for a single row that is not."""
+    if _unpacked_rows(batch) <= most:
+        yield batch
+    elif len(batch) == 1:
+        yield None
+    else:
+        middle = len(batch) // 2
+        yield from _cut(batch.slice(0, middle), most)
+        yield from _cut(batch.slice(middle), most)
+
+
+def _unpacked_rows(batch: Any) -> int:
+    return sum(_unpacked(column) for column in batch.columns)
+
+
+def _unpacked(array: Any) -> int:
+    """Bytes that an array can take once it is unpacked: every entry of a dictionary as long as its longest."""
+    import pyarrow
+    import pyarrow.compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind):
+        values = array.dictionary
+        longest = 8
+        if len(values) and (pyarrow.types.is_string(values.type) or pyarrow.types.is_binary(values.type)):
+            longest += pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
+        return len(array) * longest
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_unpacked, array.flatten()))
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        return 8 * len(array) + _unpacked(array.flatten())
+    if pyarrow.types.is_map(kind):
+        return 8 * len(array) + _unpacked(array.keys) + _unpacked(array.items)
+    return int(array.nbytes) + 8 * len(array)
