@@ -72,6 +72,20 @@ class Start:
             raise InvalidValueError(f"{self.name!r} is a run of a classic algorithm: it plays with --engine local")
         return replace(self.policy, **{name: value for name, value in changes.items() if value is not None})
 
+    def sampling(self, **changes: Any) -> dict[str, Any]:
+        """How the policy samples, as an evaluation records it: what is used, not what was left out.
+
+        Args:
+            **changes: See `load`.
+        """
+        from mathturn_gym.wrappers.loading import resolved_config
+
+        names = ("temperature", "top_p", "top_k", "min_p", "grammar", "dtype")
+        if self.classic:
+            return {name: getattr(self.policy, name) for name in names}
+        config = resolved_config(self.config(**changes))
+        return {name: getattr(config, name) for name in names}
+
     def fingerprint(self) -> str | None:
         """A text that changes when the weights do; None where there is no folder with weights."""
         from mathturn_gym.baselines.run_folder import fingerprint
@@ -162,7 +176,7 @@ def problems_of(config: EnvConfig, split: str | None, *, named: bool) -> Problem
     return own if own.split is not None or isinstance(own, FiniteSource) else own.part("test")
 
 
-def command_line(*words: str | Path) -> str:
+def command_line(*words: str | int | Path) -> str:
     """A command as it can be typed: `mathturn eval --policy 'my run'`.
 
     >>> command_line("eval", "--policy", "my run")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
-from mathturn_gym.cli._options import EnvOptions, with_env_options
+from mathturn_gym.cli._options import TASKS, EnvOptions, grouped, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 
 @with_env_options
+@grouped(
+    {
+        "Budget of each run": ("tokens", "total_tokens", "cpu_seconds"),
+        "Report": ("figure", "against", "report"),
+    }
+)
 def compare(
     env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
@@ -30,7 +36,8 @@ def compare(
         typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own."),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks, as add1,lins,guess8 (also mul2, mixed), or their files.")
+        str | None,
+        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[

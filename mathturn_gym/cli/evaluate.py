@@ -14,7 +14,15 @@ from rich.console import Console
 from mathturn_gym.base.files import locked, storage_errors, tidy, write_json
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
-from mathturn_gym.cli._options import ENGINE, ENGINE_SETTINGS, EnvOptions, ray_settings, with_env_options
+from mathturn_gym.cli._options import (
+    ENGINE,
+    ENGINE_SETTINGS,
+    TASKS,
+    EnvOptions,
+    grouped,
+    ray_settings,
+    with_env_options,
+)
 from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import POLICY_NAMES
@@ -32,15 +40,19 @@ _PROBLEMS: Final = 512
 
 
 @with_env_options
+@grouped(
+    {
+        "Sampling and device": ("temperature", "grammar", "device", "dtype", "num_envs"),
+        "A folder with an evaluation in it": ("resume", "overwrite", "own_code"),
+        "Engine": ("engine", "engine_settings"),
+    }
+)
 def evaluate(
     env: EnvOptions,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_NAMES}. By default the task's, else builtin.")] = None,
     task: Annotated[
         str | None,
-        typer.Option(
-            help="gsm8k, math500, aime24, aime25, amc23, olympiadbench, families, lins …, or a TOML file: problems,"
-            " prompt, budgets, sampling and policy of a task."
-        ),
+        typer.Option(help=f"{TASKS}, or a TOML file: problems, prompt, budgets, sampling and policy of a task."),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, validation, test or all; test by default, and all of a file.")
@@ -97,7 +109,7 @@ def evaluate(
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
         "weights": start.fingerprint(),
-        **{name: getattr(start.policy, name) if value is None else value for name, value in sampling.items()},
+        **start.sampling(**sampling),
         "env": config.to_json(),
         "split": source.split,
         "episodes": total,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from mathturn_gym.base.files import locked
@@ -20,6 +22,7 @@ from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError, StorageError
 from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.problems import ProblemFile
+from mathturn_gym.wrappers import load_policy
 
 RUNNER = CliRunner()
 
@@ -46,6 +49,44 @@ def test_report_and_episodes(tmp_path: Path) -> None:
     page = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
     assert "builtin on lins" in page
     assert f"{report['figures']['acc@1']['value']:.3f}" in page
+
+
+def test_settings_say_what_was_sampled_with(tmp_path: Path) -> None:
+    """Issue 37: "temperature": null said that nothing was given, not what was used."""
+    folder = tmp_path / "model"
+    shutil.copytree(BUILTIN_PATH, folder)
+    (folder / "policy.json").write_text(json.dumps({"temperature": 0.7, "grammar": "boxed-integer"}))
+
+    def recorded(out: str, *args: str) -> dict[str, Any]:
+        evaluate(*args, "--episodes", "2", "--out", str(tmp_path / out))
+        settings = json.loads((tmp_path / out / "settings.json").read_text())
+        return {name: settings[name] for name in ("temperature", "top_p", "top_k", "min_p", "grammar")}
+
+    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "grammar": "none"}
+    assert recorded("a") == plain
+    assert recorded("b", "--policy", str(folder)) == {**plain, "temperature": 0.7, "grammar": "boxed-integer"}
+    given = recorded("c", "--policy", str(folder), "--temperature", "0.2", "--grammar", "none")
+    assert given == {**plain, "temperature": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--policy", "./nofolder"], r"unknown policy './nofolder': there is no such folder in '.*' \(a run's or"),
+        (["--device", "gpu"], r"unknown device 'gpu': did you mean 'cuda'\?"),
+        (["--history", "strip"], "unknown history 'strip': did you mean 'strip-thinking'"),
+        (["--env-set", 'reward_terms=["format"]'], r"reward_terms must be weights .* --reward-term format=1.0"),
+        (["--env-set", "num_turn=2"], "did you mean 'num_turns'"),
+    ],
+)
+def test_wrong_usages_are_answered_with_what_was_meant(tmp_path: Path, args: list[str], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        evaluate(*args, "--episodes", "2", "--out", str(tmp_path / "out"))
+
+
+def test_a_model_is_no_name_of_a_policy() -> None:
+    with pytest.raises(InvalidValueError, match=r"got a Linear; of a model .* CausalLMPolicy\(model, tokenizer\)"):
+        load_policy(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
 def test_an_interrupted_evaluation_resumes_to_the_same_report(tmp_path: Path) -> None:
