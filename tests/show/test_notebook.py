@@ -120,7 +120,7 @@ def test_reprs_fit_a_line() -> None:
     problem = Problem("p/1", "x" * 500, "4")
     state = EpisodeState(problem, np.zeros(500, np.int64), (turn,), None, False, 0, 1, None)
     context = TurnContext(problem, 1, 4, "x" * 500, np.zeros(500, np.int64))
-    report, compared = summarize(episodes), compare(episodes, episodes, permutations=10)
+    report, compared = summarize(episodes), compare(episodes, episodes)
     done = TrainResult(Path("runs/a"), None, [{"iteration": i} for i in range(99)], "finished", "", 640, 20480, 1.5)
     for thing in (*episodes[:1], turn, problem, state, context, report, compared, *from_episodes(episodes[:1]), done):
         shown = repr(thing)
