@@ -61,7 +61,7 @@ docs: $(VENV)/.docs
 test-view: $(VENV)/.dev
 	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
 	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
-	$(BIN)/python -m pytest tests/view tests/compare/test_page.py
+	$(BIN)/python -m pytest tests/show tests/compare/test_page.py
 
 # What inspect_ai shares with .venv comes from .venv: its folder is asked last.
 test-inspect: $(VENV)/.dev .inspect/.ready
