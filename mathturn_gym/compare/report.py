@@ -50,6 +50,7 @@ class Report:
         out: The folder.
         results: The runs and their scores.
         verdict: What they show, in sentences.
+        brief: The same for a terminal: without the sentences of single tasks, where there are several.
         differences: The one table to read; None where no two rows have a score.
         tables: All others, in the order of the page, but for the table of every run.
         cells: The table of every run.
@@ -58,6 +59,7 @@ class Report:
     out: Path
     results: Results
     verdict: Sequence[str]
+    brief: Sequence[str]
     differences: Table | None
     tables: Sequence[Table]
     cells: Table
@@ -147,7 +149,8 @@ def make_report(
     ]
     title = f"{len(results.labels)} algorithms on {', '.join(results.tasks)}"
     write_report_page(folder / "report.html", title=title, verdict=said, sections=sections)
-    return Report(folder, results, said, held, tables, every)
+    brief = [said[0], *said[1 + len(results.tasks) :]] if found is not None and several else said
+    return Report(folder, results, said, brief, held, tables, every)
 
 
 _NAMES: Final = {"total_tokens": "total tokens", "cpu_s": "CPU seconds"}

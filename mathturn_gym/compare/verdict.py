@@ -25,6 +25,7 @@ from mathturn_gym.show.tables import Table
 ALL_TASKS: Final = "all tasks"
 _LEVEL: Final = 0.05
 _MOST_NAMED: Final = 4
+_MOST_LINES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,30 @@ def difference_table(results: Results, found: Differences) -> Table:
     return table
 
 
+def brief_table(table: Table, width: int) -> Table:
+    """Returns as much of `difference_table` as a terminal shows at once.
+
+    Where it is too wide, the columns of single tasks are left out; of many rows, the best are kept.
+
+    Args:
+        table: From `difference_table`.
+        width: Of the terminal, in characters.
+    """
+    wide = sum(max(map(len, column)) + 2 for column in zip(table.columns, *table.rows, strict=True))
+    kept = [0, 1, len(table.columns) - 2, len(table.columns) - 1] if wide > width else range(len(table.columns))
+    rows = table.rows[:_MOST_LINES]
+    more = len(table.rows) - len(rows)
+    notes = table.notes[:_MOST_NAMED] if len(table.notes) > _MOST_NAMED + 1 else table.notes
+    return Table(
+        "",
+        [table.columns[c] for c in kept],
+        "",
+        [[row[c] for c in kept] for row in rows],
+        [*notes, *([f"and {more} more rows"] if more else [])],
+        {(r, list(kept).index(c)) for r, c in table.best if c in kept and r < len(rows)},
+    )
+
+
 def verdict(results: Results, found: Differences | None) -> list[str]:
     """Returns what a comparison has shown, in sentences: the first task by task, then over all tasks, then what is missing.
 
@@ -217,7 +242,7 @@ def _named(found: Differences, column: str, labels: Sequence[str], sign: int) ->
         assert one.value is not None
         ends = "" if one.low is None or one.high is None else f" [{_ends(one, sign)}]"
         by = "" if not found.shown(label, column) else "by "
-        value = sign * one.value
+        value = sign * one.value + 0.0  # -0.0 is 0
         shown.append(f"{label} {by}{value:.3f}{ends}" if by else f"{label} ({value:+.3f}{ends})")
     more = len(labels) - _MOST_NAMED
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -190,7 +190,7 @@ def ranges(
     every = [figure for _, figures in rows for figure in figures]
     ends = [end for one in every for end in (one.value, one.low, one.high) if end is not None]
     least = -_top(-end for end in ends) if min(ends, default=0.0) < 0 else 0.0
-    most = _top(ends) if max(ends, default=1.0) > 0 else 0.0
+    most = _top(ends) if max(ends, default=0.0) > 0 or not least else 0.0
     form = "+.3f" if least < 0 else ".3f"
 
     def across(value: float) -> float:

@@ -94,7 +94,7 @@ def as_rich(table: Table, width: int = 120) -> RenderableType:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(visible(table.title), style="bold cyan")]
+    parts: list[RenderableType] = [Text(visible(table.title), style="bold cyan")] if table.title else []
     if table.lead:
         parts.append(Text(visible(table.lead), style="dim"))
     for piece in _pieces(table, width):
@@ -106,7 +106,7 @@ def as_rich(table: Table, width: int = 120) -> RenderableType:
             shown.add_row(*(Text(visible(row[c]), style="bold" if (r, c) in table.best else "") for c in piece))
         parts.append(shown)
     parts.extend(Padding(Text(visible(note), style="yellow"), (0, 0, 0, 2)) for note in table.numbered_notes())
-    return Group(*parts, Text(""))
+    return Group(*parts, *([Text("")] if table.title else []))
 
 
 def _pieces(table: Table, width: int) -> list[list[int]]:
