@@ -1,8 +1,8 @@
-"""An episode as people read it: a dialogue with verdicts and rewards, as text (colored in a terminal) and as HTML.
+"""An episode as a dialogue with verdicts and rewards: as text (colored in a terminal) and as HTML.
 
     problem and turns, or an Episode ─► lines (who, what kind, text) ─► text, HTML
 
-What a model wrote is shown, never followed: markup is text, control characters are made visible.
+Text of a model is never interpreted: markup is shown as text, control characters are made visible.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Line(NamedTuple):
 
 
 def dialogue_html(lines: Iterable[Line]) -> str:
-    """A dialogue as two columns: who, and what was said."""
+    """Returns a dialogue as two columns: the speaker, and what was said."""
     rows = []
     for who, kind, text in lines:
         style = f"color:{COLORS[kind]};" if kind in COLORS else ""
@@ -121,7 +121,7 @@ class RenderedDialogue(str):
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A verdict in a line: `wrong (different) · answer 41`."""
+    """Returns a verdict in a line: `wrong (different) · answer 41`."""
     answer = "" if verdict.answer is None else f" · answer {verdict.answer}"
     reason = f" ({verdict.reason})" if verdict.reason else ""
     return f"{verdict.status.value}{reason}{answer}"
@@ -135,7 +135,7 @@ def render_dialogue(
     system_prompt: str | None = None,
     color: bool | None = None,
 ) -> RenderedDialogue:
-    """The whole dialogue as one text, which a notebook shows as HTML.
+    """Returns the whole dialogue as one text, which a notebook shows as HTML.
 
     Args:
         problem: Shown first.
@@ -153,7 +153,7 @@ def render_dialogue(
 
 
 def render_episode(episode: Episode, *, color: bool | None = None) -> RenderedDialogue:
-    """An episode's dialogue: what `print(episode)` shows.
+    """Returns an episode's dialogue, as `print(episode)` shows it.
 
     Args:
         episode: Where it was kept without its texts, token counts stand for them.

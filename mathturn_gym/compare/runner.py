@@ -144,7 +144,7 @@ def run_matrix(
     Args:
         out: The comparison's folder, made by `open_matrix`.
         jobs: Processes at a time, at most as many as there are cores.
-        observer: Is told what happens; None for nobody.
+        observer: Progress callbacks; None for none.
         interrupted: Asked often; once True, no cell is begun, and those that run are asked to save and end.
 
     Returns:

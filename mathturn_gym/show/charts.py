@@ -94,14 +94,14 @@ def lines(series: Sequence[Series], x_name: str, *, bands: bool = False, steps: 
         dashes = ' stroke-dasharray="5 4"' if one.dashed or (one.color or number) > _COLORS else ""
         parts.append(f'<path class="line-{color}" d="{path}"{dashes}/>')
         for x, figure, place in known if not steps else ():
-            told = _told(f"{one.name}, {x_name} {place:,g}", figure)
+            tooltip = _tooltip(f"{one.name}, {x_name} {place:,g}", figure)
             bar = ""
             if not bands and figure.low is not None and figure.high is not None:
                 y1, y2 = plane.up(figure.low), plane.up(figure.high)
                 bar = f'<line class="line-{color}" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
             size = 2.5 if bands else 4
             y = plane.up(figure.value or 0.0)
-            parts.append(f'<g>{told}{bar}<circle class="fill-{color}" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/></g>')
+            parts.append(f'<g>{tooltip}{bar}<circle class="fill-{color}" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/></g>')
         x, figure, _ = known[-1]
         labels.append((plane.up(figure.value or 0.0), x, one.name, color))
     if bands:
@@ -216,8 +216,8 @@ def ranges(
             if figure.low is not None and figure.high is not None:
                 x1, x2 = across(figure.low), across(figure.high)
                 bar = f'<line class="line-{number}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            told = _told(f"{label}, {name}", figure)
-            parts.append(f'<g>{told}{bar}<circle class="fill-{number}" cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>')
+            tooltip = _tooltip(f"{label}, {name}", figure)
+            parts.append(f'<g>{tooltip}{bar}<circle class="fill-{number}" cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>')
             parts.append(_text(_WIDTH - 2, y + 4, f"{figure.value:{form}}", "soft end"))
     kinds = [(name, f"fill-{i}") for i, name in enumerate(names, 1)] if len(names) > 1 else []
     return own_markup(_svg(height, parts) + legend(kinds))
@@ -241,9 +241,9 @@ def bars(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[str,
             if not count:
                 continue
             share = count / total
-            told = html_text(f"{label}: {name} {count:,.0f} of {total:,.0f} {unit} ({share:.1%})")
+            tooltip = html_text(f"{label}: {name} {count:,.0f} of {total:,.0f} {unit} ({share:.1%})")
             size = f'x="{x:.1f}" y="{y}" width="{share * room:.1f}" height="{step - 8}"'
-            parts.append(f'<g><title>{told}</title><rect class="{kind}" {size}/></g>')
+            parts.append(f'<g><title>{tooltip}</title><rect class="{kind}" {size}/></g>')
             if share * room > 30 and kind not in _LIGHT:
                 parts.append(_text(x + share * room / 2, y + step / 2, f"{share:.0%}", "on middle"))
             x += share * room
@@ -278,9 +278,9 @@ def histogram(values: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]],
             tall = plane.up(0) - plane.up(own[i])
             y -= tall
             span = str(begin) if width == 1 else f"{begin} to {begin + width - 1}"
-            told = html_text(f"{span} {x_name}: {name} {own[i]:,} {unit}")
+            tooltip = html_text(f"{span} {x_name}: {name} {own[i]:,} {unit}")
             size = f'x="{plane.across(i) + 0.5:.1f}" y="{y:.1f}" width="{max(step - 1, 0.5):.1f}" height="{tall:.1f}"'
-            parts.append(f'<g><title>{told}</title><rect class="{kind}" {size}/></g>')
+            parts.append(f'<g><title>{tooltip}</title><rect class="{kind}" {size}/></g>')
     for i in range(0, bins, max(1, math.ceil(bins / 8))):
         parts.append(_text(plane.across(i + 0.5), plane.up(0) + 18, f"{low + i * width:,}", "soft middle"))
     parts.append(_x_name(plane, x_name))
@@ -335,7 +335,7 @@ def _label(label: str, middle: float) -> str:
     return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, short, 'end')}</g>"
 
 
-def _told(name: str, figure: Estimate) -> str:
+def _tooltip(name: str, figure: Estimate) -> str:
     return f"<title>{html_text(f'{name}: {figure} (of {figure.count:,.0f})')}</title>"
 
 

@@ -80,7 +80,7 @@ def test_an_episode_shows_its_ids_with_turn_and_logprob() -> None:
     page = episode._repr_html_()
     at = int(episode.turn_spans[1, 0])
     assert f'title="position {at}, turn 2, log-prob {episode.logprobs[at]:.4f}"' in page
-    assert 'title="position 0, not trained on"' in page
+    assert 'title="position 0, masked"' in page
     assert f"{len(episode.ids)} token ids, 5 of them the policy's" in page
     silent = synthetic_episode(0, 0, [2], logprobs=False)._repr_html_()
     assert "no log-prob" in silent

@@ -91,7 +91,7 @@ class Tokens {
     return id < 0 ? null : id;
   }
 
-  /** What the token says, or null where nobody knows. */
+  /** What the token says, or null where it is unknown. */
   text(at) {
     return this.vocabulary.texts[this.places[at]];
   }

@@ -143,14 +143,14 @@ def _message(episode: ViewEpisode, message: Message, texts: TokenTexts) -> dict[
         text = "".join(episode.token_texts[message.start : message.end])
     elif text is None:
         text = texts.decode(episode.ids[message.start : message.end].tolist())
-    told: dict[str, Any] = {"role": message.role, "text": text, "start": message.start, "end": message.end}
+    fields: dict[str, Any] = {"role": message.role, "text": text, "start": message.start, "end": message.end}
     if message.verdict is not None:
         verdict = message.verdict
-        told |= {"status": _LETTER[verdict.status], "reason": verdict.reason, "answer": verdict.answer}
-        told |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "rule": verdict.rule}
-        told |= {"score": verdict.value}
-    told |= {"reward": message.reward, "budget": message.budget, "cut": message.truncated or None}
-    return {name: value for name, value in told.items() if value is not None or name == "text"}
+        fields |= {"status": _LETTER[verdict.status], "reason": verdict.reason, "answer": verdict.answer}
+        fields |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "rule": verdict.rule}
+        fields |= {"score": verdict.value}
+    fields |= {"reward": message.reward, "budget": message.budget, "cut": message.truncated or None}
+    return {name: value for name, value in fields.items() if value is not None or name == "text"}
 
 
 def _utf16(text: str | None, span: tuple[int, int] | None) -> list[int] | None:

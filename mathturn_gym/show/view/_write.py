@@ -1,4 +1,4 @@
-"""`write_view`: from paths or episodes to a page."""
+"""`write_view`: from paths or episodes to the viewer's page, with the tokenizer that a run names."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ def render_page(about: Mapping[str, Any], blocks: Iterable[tuple[int, Block]]) -
         blocks: Pairs of a set's number and a block of its episodes.
     """
     return pages.render_page(
-        "view/view.html",
+        "view/page.html",
         styles=_styles(),
         scripts=_code(),
         rules=_rules(live=about.get("live") is not None),
         title="mathturn view",
-        frame=pages.own_markup(pages.asset("view/page.html")),
         about=pack_json({**about, "statuses": _STATUSES, "endings": _ENDINGS}),
         blocks=((number, block.to_json()) for number, block in blocks),
     )
@@ -93,17 +92,16 @@ def _font(name: str) -> str:
     return f"data:font/woff2;base64,{base64.b64encode(data).decode('ascii')}"
 
 
-# ---- which tokenizer a run speaks, found without asking anybody
+# ---- the tokenizer of a run, found without the network
 
 
 _CONFIG: Final = "tokenizer_config.json"
 
 
 def find_tokenizer(folder: Path) -> str | None:
-    """The tokenizer that a run's folder names: one in it, its checkpoint's, or what its settings say.
+    """Returns the tokenizer that a run's folder names: one in it, its checkpoint's, or what its settings say.
 
-    Only what is on this machine is taken ("builtin", folders, fetched models, the hub's cache): a page is made without
-    asking anybody.
+    Only what is on this machine is taken: "builtin", folders, fetched models, the hub's cache.
     """
     own = _first_with_tokenizer([folder, folder / "checkpoint", folder / "tokenizer"])
     if own is not None:
@@ -174,7 +172,7 @@ class View:
     texts: TokenTexts
 
     def about(self) -> dict[str, Any]:
-        """All but the episodes, as JSON types."""
+        """Returns everything but the episodes, as JSON types."""
         return {
             "title": " and ".join(dict.fromkeys(one.name for one in self.sets)),
             "sets": [
