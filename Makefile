@@ -97,7 +97,7 @@ test-llm: $(VENV)/.dev smollm ## the tests that need that model
 test-view: $(VENV)/.dev ## the viewer in a real browser (make test skips it where there is none)
 	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
 	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
-	$(BIN)/python -m pytest tests/show/view tests/compare/test_page.py
+	$(BIN)/python -m pytest tests/show tests/compare/test_page.py
 
 test-fresh: ## every install that a page names, bare, and the page's commands in it (.ci/fresh.toml)
 	$(PYTHON) .ci/fresh.py

@@ -38,6 +38,7 @@ def test_report_and_episodes(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "a" / "report.json").read_text())
     assert report["episodes"] == 40
     assert report["settings"]["policy"] == "builtin"
+    assert report["settings"]["sampled_with"]["temperature"] == 1.0, "not null: what was used"
     for name in ("acc@1", "acc@4", "turns", "corrected", "tokens"):
         figure = report["figures"][name]
         assert figure["low"] <= figure["value"] <= figure["high"]

@@ -325,6 +325,21 @@ def test_the_same_problem_side_by_side_in_two_runs(tab: Tab, after: list[Episode
     tab.wait(f"document.getElementById('count').textContent === '{len(after)} episodes'")
 
 
+def test_what_cannot_be_laid_side_by_side_says_why(
+    opening: Callable[..., Tab], tmp_path: Path, before: list[Episode], after: list[Episode]
+) -> None:
+    """Two runs of which only one problem is in both: the page opens on it."""
+    alone = next(one for one in before if one.problem_id != after[0].problem_id)
+    both = next(one for one in before if one.problem_id == after[0].problem_id)
+    path = write_view(tmp_path / "v.html", {"a": [alone, both], "b": [after[0]]}, tokenizer="builtin")
+    tab = opening(path=path)
+    assert tab.page.is_enabled("#compare")
+    assert tab.text("#compare") == "Side by side"
+    tab.page.click(f".row:has-text('{alone.problem_id}')")
+    tab.wait("document.getElementById('compare').disabled")
+    assert tab.text("#compare") == "Only episode on this problem"
+
+
 def test_log_probs_of_the_same_tokens_are_subtracted(
     opening: Callable[..., Tab], before: list[Episode], tmp_path: Path
 ) -> None:
