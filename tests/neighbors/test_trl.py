@@ -154,8 +154,8 @@ def test_rows_that_cannot_be_matched_are_named() -> None:
         ([{"role": "user", "content": "x", "problem_id": "c"}], "problem_id 'c' is not known"),
     ):
         with pytest.raises(InvalidValueError, match=message):
-            rollout._known.id_of(prompt)
-    assert rollout._known.id_of([{"role": "user", "content": "Guess.", "problem_id": "b"}]) == "b"
+            rollout._problems.id_of(prompt)
+    assert rollout._problems.id_of([{"role": "user", "content": "Guess.", "problem_id": "b"}]) == "b"
     with pytest.raises(InvalidValueError, match="two different problems have the id 'a'"):
         rollout.dataset([Problem("a", "Guess.", "3")])
 
