@@ -129,7 +129,7 @@ def start_of(
         from mathturn_gym.baselines.tasks import load_task
 
         found = load_task(task)
-        own = found.policy if policy is None else PolicyConfig(policy)
+        own = found.policy if policy is None else _named(policy, given)
         if own.model != "random" and not names_code(own.model, MODEL_SCHEMES):  # those sample as they will
             # How a task samples is part of it: a run's own temperature is not what others were measured at.
             own = dataclasses.replace(own, **found.sampling)
@@ -142,7 +142,15 @@ def start_of(
         config = read_config(name, own_code=own_code, allowed=code_of(given))
         return Start(name, PolicyConfig(name), config.env, classic=config.algorithm.kind == "classic")
     env = EnvConfig(problems="lins", num_turns=4, max_completion_tokens=max_completion_tokens)
-    return Start(name, PolicyConfig(name), env)
+    return Start(name, _named(name, given), env)
+
+
+def _named(name: str, given: Mapping[str, Any]) -> PolicyConfig:
+    """The policy behind a name. A server sends ids, so the tokenizer of the environment is the policy's as well."""
+    from mathturn_gym.policies import PolicyConfig
+
+    served = name.startswith(("http://", "https://"))
+    return PolicyConfig(name, tokenizer=given.get("tokenizer") if served else None)
 
 
 def check_counts(**counts: int | None) -> None:

@@ -304,3 +304,17 @@ def test_gsm8k_from_its_real_file(shared: Path, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "g" / "report.json").read_text())
     assert report["problems"] == 24
     assert sum(report["stop_reasons"].values()) == 24
+
+
+@pytest.mark.parametrize("task", [None, "lins"])
+def test_a_server_takes_the_tokenizer_of_the_environment(task: str | None) -> None:
+    """`--policy http://… --tokenizer X` ended in "needs tokenizer=" although one was given."""
+    from mathturn_gym.cli._runs import start_of
+
+    start = start_of(
+        "http://127.0.0.1:9", task, max_completion_tokens=8, given={"tokenizer": "builtin"}, own_code=False
+    )
+    assert start.config().tokenizer == "builtin"
+    assert start.load().tokenizer.get_vocab()
+    local = start_of("builtin", task, max_completion_tokens=8, given={"tokenizer": "builtin"}, own_code=False)
+    assert local.config().tokenizer is None
