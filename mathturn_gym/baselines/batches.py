@@ -52,7 +52,7 @@ def select_episodes(batch: PackedBatch, episodes: Sequence[int] | npt.NDArray[np
 # ---- figures of a batch that no loss needs and that tell what goes wrong: length by verdict, advantage by turn, staleness
 
 
-def batch_figures(episodes: Sequence[Episode], batch: PackedBatch, version: int) -> Metrics:
+def batch_metrics(episodes: Sequence[Episode], batch: PackedBatch, version: int) -> Metrics:
     """What an iteration's batch looks like.
 
     Args:
@@ -91,7 +91,7 @@ _DRY: Final = 3
 _RISE, _FACTOR = 0.5, 2.0
 
 
-def carries_signal(batch: PackedBatch) -> bool:
+def has_advantage(batch: PackedBatch) -> bool:
     """True where some trained token has an advantage."""
     mask = batch.loss_mask
     if not bool(mask.any()):
@@ -101,7 +101,7 @@ def carries_signal(batch: PackedBatch) -> bool:
 
 
 def rows_with_advantage(batch: PackedBatch) -> npt.NDArray[np.int64]:
-    """Numbers of the rows in which some trained token has an advantage, by `carries_signal`'s measure."""
+    """Numbers of the rows in which some trained token has an advantage, by `has_advantage`'s measure."""
     mask = batch.loss_mask
     size = batch.returns.masked_fill(~mask, 0.0).abs().max() if mask.any() else torch.zeros(())
     found = (batch.advantages.abs() > _NOTHING * size) & mask

@@ -121,7 +121,7 @@ class Budget:
         return min(1.0, max(by_tokens, by_all, by_iterations))
 
 
-def suited_rate(parameters: int, *, adapter: bool = False) -> float:
+def default_learning_rate(parameters: int, *, adapter: bool = False) -> float:
     """A learning rate for AdamW that a model of this size survives: 1e-3 * (133,000 / parameters)^(2/3).
 
     A power law through three sizes at which rates were tried (133 thousand: 1e-3; 1.06 million: 1.5e-4 learned, and 4e-4
@@ -131,7 +131,7 @@ def suited_rate(parameters: int, *, adapter: bool = False) -> float:
         parameters: Of the whole model.
         adapter: Only a LoRA adapter is trained, which takes about ten times as much.
 
-    >>> suited_rate(133_000), f"{suited_rate(135_000_000):.1g}", f"{suited_rate(7_000_000_000, adapter=True):.0e}"
+    >>> default_learning_rate(133_000), f"{default_learning_rate(135_000_000):.1g}", f"{default_learning_rate(7_000_000_000, adapter=True):.0e}"
     (0.001, '1e-05', '7e-06')
     """
     rate = 1e-3 * min(1.0, math.pow(_SMALLEST / max(1, parameters), 2 / 3))
@@ -143,7 +143,7 @@ class Optimization:
     """How a batch of episodes becomes gradient steps; every algorithm that trains a language model has the same.
 
     Args:
-        learning_rate: The highest of the run; None is one that suits the model's size (`suited_rate`): 1e-3 for the
+        learning_rate: The highest of the run; None is one that suits the model's size (`default_learning_rate`): 1e-3 for the
             built-in tiny policy, 1e-5 for 135 million parameters, 1e-6 for four billion, ten times as much for LoRA.
         final_learning_rate: Where the schedules "linear" and "cosine" end; None is 0.
         schedule: "constant", or how the learning rate falls over the run's budget of tokens or episodes.
