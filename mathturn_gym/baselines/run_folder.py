@@ -176,7 +176,7 @@ def _checksum(file: Path) -> str:
     return digest.hexdigest()
 
 
-# ---- a run's folder: what is in it, written so that an interrupt at any moment leaves files that load
+# ---- the folder of a run
 
 
 _LOG = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class RunFolder:
 
     def _empty(self) -> None:
         with storage_errors(self.path):
-            # The config goes last: without it, what a second Ctrl-C leaves would be nobody's folder.
+            # The config goes last: without it, a second Ctrl-C would leave a folder that is not recognized as a run's.
             for one in sorted(self.path.iterdir(), key=lambda one: one.name == "config.json"):
                 if one.name != ".lock":
                     shutil.rmtree(one) if one.is_dir() else one.unlink()
@@ -428,7 +428,7 @@ class RunFolder:
         return all(now is None or (isinstance(before, int) and now >= before) for before, now in pairs)
 
     def _check_none_was_deleted(self) -> None:
-        """A run that has passed its first checkpoint must not begin anew without a word."""
+        """Refuses to start over a run that has passed its first checkpoint."""
         lines = self.metrics() if (self.path / "metrics.jsonl").exists() else []
         reached = int(lines[-1]["iteration"]) if lines else 0
         # At `save_every` itself it may have died between the line and the checkpoint.

@@ -403,7 +403,7 @@ class Trainer(Session):
         return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
 
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
-        """The batch's episodes, shuffled anew for each epoch, in parts.
+        """The batch's episodes, shuffled again for each epoch, in parts.
 
         Args:
             batch: An iteration's.

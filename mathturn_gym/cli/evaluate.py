@@ -131,7 +131,7 @@ def evaluate(
 
 
 def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
-    """Of a generator so many different problems, or all there are, again and again."""
+    """Limits a generator to the number of different problems that the episodes need, or to all that it has."""
     from mathturn_gym.problems import distinct
 
     return source if source.size is not None else distinct(source, -(-total // samples), seed, fewer=True)
@@ -278,12 +278,12 @@ class _Folder:
         try:
             before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; --overwrite begins anew") from error
+            raise CheckpointError(f"{error}; --overwrite starts over") from error
         changed = [name for name in (*now, *before) if name != "episodes" and before.get(name) != now.get(name)]
         if changed:
             raise InvalidValueError(
                 f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {now.get(changed[0])!r};"
-                " an evaluation goes on with the settings it began with (--overwrite begins anew)"
+                " an evaluation goes on with the settings it began with (--overwrite starts over)"
             )
 
 

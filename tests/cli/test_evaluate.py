@@ -211,7 +211,7 @@ def test_broken_settings_are_named(tmp_path: Path, text: str) -> None:
     args = ["--policy", "random", "--episodes", "2", "--out", str(tmp_path)]
     evaluate(*args)
     (tmp_path / "settings.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(CheckpointError, match="--overwrite begins anew"):
+    with pytest.raises(CheckpointError, match="--overwrite starts over"):
         evaluate(*args, "--resume")
 
 
