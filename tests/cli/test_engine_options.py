@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mathturn_gym.cli._options import ray_settings, is_silent_rank, training_engine
+from mathturn_gym.cli._options import is_silent_rank, ray_settings, training_engine
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.neighbors.engines.distributed import DistributedTraining
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
