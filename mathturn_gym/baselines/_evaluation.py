@@ -1,4 +1,4 @@
-"""How runs are measured: the same figures for every algorithm."""
+"""Evaluations of a run, the same for every algorithm, and the episodes that a run keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode, Policy
 
 _PLAYED_AT_ONCE: Final = 128
-"""Episodes that an evaluation plays side by side."""
+"""Number of episodes that an evaluation plays at once."""
 
 
 def accuracy_by_turn(episodes: Sequence[Episode], num_turns: int) -> dict[str, float]:
@@ -51,8 +51,8 @@ def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> di
     Args:
         env: Environment and splits.
         policy: Any policy.
-        episodes: How many are played.
-        seed: Decides problems and samples.
+        episodes: Number of episodes.
+        seed: Determines problems and samples.
     """
     vector: Any = env.make("test", min(episodes, _PLAYED_AT_ONCE), policy=policy)
     try:
@@ -65,9 +65,6 @@ def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> di
         "problems": len({episode.problem_id for episode in played}),
         "tokens_per_episode": float(np.mean([episode.loss_mask.sum() for episode in played])),
     }
-
-
-# ---- the episodes that a run keeps, with their texts, so that one can look at what was learned from and what was learned
 
 
 KEPT: Final = ("validation", "train")
@@ -91,7 +88,7 @@ def append_episodes(folder: Path, name: str, episodes: Sequence[Episode], iterat
 
 
 def drop_episodes(folder: Path, iteration: int) -> None:
-    """Drops what iterations after `iteration` kept: they are played again."""
+    """Removes the episodes of iterations after `iteration`, which a resumed run plays again."""
     for name in KEPT:
         file = _file(folder, name)
         if file.exists():
@@ -100,13 +97,13 @@ def drop_episodes(folder: Path, iteration: int) -> None:
 
 
 def with_advantages(episodes: Sequence[Episode], batch: PackedBatch) -> list[Episode]:
-    """The episodes with the advantages that a batch has for their tokens.
+    """Adds the advantages of a batch to its episodes, as `token_values["advantage"]`.
 
-    An algorithm may leave episodes out of its batch, or lay them out in another way: those get none.
+    Episodes that the algorithm left out of its batch, and batches of other layouts, get none.
 
     Args:
         episodes: Of one iteration, so that their indices differ.
-        batch: What `credit` made of it.
+        batch: Result of `credit`.
     """
     if batch.layout != "episode" or batch.form != "padded":
         return list(episodes)

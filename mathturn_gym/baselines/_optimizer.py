@@ -1,4 +1,4 @@
-"""An optimizer with a clipped gradient, whose state travels as named tensors."""
+"""The optimizer of a run (clipped gradients, state as named tensors), and compiled layers for its updates."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EPS: Final = 1e-5
 
 
 class Optimizer:
-    """An optimizer over the parameters of a module that can be trained (of a LoRA model, the adapter's).
+    """An optimizer over the trainable parameters of a module (of a LoRA model, the adapter's).
 
     Args:
         module: What is trained.
         learning_rate: At the schedule's factor 1.
-        options: Which optimizer, with its settings, and the most that a gradient's norm may be.
-        sum_gradients: Called before each step: adds up what several ranks have.
+        options: Name and settings of the optimizer, and the limit of the gradient's norm.
+        sum_gradients: Called before each step to sum gradients over ranks.
 
     Attributes:
         learning_rate: At the schedule's factor 1.
@@ -48,13 +48,13 @@ class Optimizer:
         self.steps = 0
 
     def step(self, rate: float) -> float:
-        """Clips the gradients that were accumulated, takes a step, and forgets them.
+        """Clips the accumulated gradients, takes a step, and clears them.
 
         Args:
             rate: The learning rate's factor.
 
         Returns:
-            The gradient's norm before clipping; where it is not finite no step is taken.
+            The gradient's norm before clipping. If it is not finite, no step is taken.
         """
         self._sum_gradients(self._named.values())
         most = math.inf if self._max_norm is None else self._max_norm
@@ -67,7 +67,7 @@ class Optimizer:
         return norm
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """What the optimizer keeps per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER"."""
+        """Returns the optimizer's state per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER"."""
         return {
             f"{name}.{kind}{part}.{parameter_name}": tensor.cpu()
             for parameter_name, parameter in self._named.items()
@@ -77,7 +77,7 @@ class Optimizer:
         }
 
     def load(self, tensors: Mapping[str, torch.Tensor], name: str, steps: int) -> None:
-        """Takes back what `tensors` gave.
+        """Restores the result of `tensors`.
 
         Raises:
             ValueError: a tensor is missing, or is not of its parameter's shape.
@@ -103,7 +103,7 @@ class Optimizer:
         self.steps = steps
 
     def _take_an_empty_step(self) -> None:
-        """Makes the optimizer lay out its state, whatever kind it is: a step of size 0 along gradients of 0."""
+        """Creates the optimizer's state by a step of size 0 along zero gradients, which works for every optimizer."""
         self._set_rate(0.0)
         for parameter in self._named.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -119,12 +119,12 @@ class Optimizer:
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """A tensor of which every rank holds a part, in one piece; any other as it is."""
+    """Gathers a tensor that is sharded over ranks; returns any other unchanged."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[no-any-return]
 
 
 def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A tensor as such, by the name ""; one in blocks of 8 bits as what it consists of (".codes", ".scale", ...)."""
+    """Splits an 8-bit tensor into its parts (".codes", ".scale", ...); any other is one part named ""."""
     if hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "full_tensor"):
         names, _ = tensor.__tensor_flatten__()
         return {f".{name}": getattr(tensor, name).detach() for name in names}
@@ -132,7 +132,7 @@ def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _like(saved: torch.Tensor, now: Any) -> torch.Tensor:
-    """A whole tensor, on the device and in the parts that `now` has."""
+    """Moves a whole tensor to the device and sharding of `now`."""
     if not hasattr(now, "full_tensor"):
         return saved.to(now)
     from torch.distributed.tensor import distribute_tensor
@@ -158,7 +158,7 @@ def _make(parameters: list[torch.nn.Parameter], rate: float, options: Optimizati
 
 
 def _adamw8bit() -> Any:
-    """Torchao's class (moments in blocks with a scale each: Dettmers et al. 2022, arXiv:2110.02861)."""
+    """Imports torchao's AdamW8bit (moments in blocks with one scale each: Dettmers et al. 2022, arXiv:2110.02861)."""
     try:
         from torchao.optim import AdamW8bit
     except ImportError as error:
@@ -168,14 +168,11 @@ def _adamw8bit() -> Any:
     return AdamW8bit
 
 
-# ---- a model's layers, compiled for updates alone
-
-
 class CompiledLayers:
-    """The layers of a model, run by `torch.compile` where they are asked to be.
+    """The layers of a model under `torch.compile`, used in updates only.
 
-    What lies between matrix products (norms, rotations, gates) is fused; shapes are left open, since every minibatch has
-    its own. Sampling is not compiled: its caches grow with every id.
+    Compiling fuses what is between matrix products (norms, rotations, gates). Shapes are dynamic, because every minibatch
+    has its own. Sampling is not compiled, because its caches grow with every id.
 
     Args:
         model: A model that holds its layers in a list, as those of transformers do; wrapped by an adapter or not.
@@ -200,7 +197,7 @@ class CompiledLayers:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Inside, the layers run compiled."""
+        """Context in which the layers run compiled."""
         for layer, forward in zip(self._layers, self._forwards, strict=True):
             layer.forward = forward
         try:

@@ -1,4 +1,6 @@
-"""What is done to a batch between credit and loss, by options that all algorithms share.
+"""Batches between `credit` and `loss`: their metrics, batches without advantages, and corrections.
+
+The corrections are options of `Optimization` that all algorithms share:
 
 mask_cut_off          answers that their budget cut off are not learned from (DAPO's overlong filtering, Yu et al.
                       2025, arXiv:2503.14476, section 3.4)
@@ -49,22 +51,22 @@ def select_episodes(batch: PackedBatch, episodes: Sequence[int] | npt.NDArray[np
     return select_rows(batch, np.flatnonzero(np.isin(episode_of_rows(batch), episodes)).tolist())
 
 
-# ---- figures of a batch that no loss needs and that tell what goes wrong: length by verdict, advantage by turn, staleness
+# ---- metrics
 
 
-def batch_figures(episodes: Sequence[Episode], batch: PackedBatch, version: int) -> Metrics:
-    """What an iteration's batch looks like.
+def batch_metrics(episodes: Sequence[Episode], batch: PackedBatch, version: int) -> Metrics:
+    """Metrics of a batch that no loss computes.
 
     Args:
-        episodes: Those that were sampled.
-        batch: What is learned from, with its advantages.
-        version: Of the policy that learns.
+        episodes: All sampled episodes.
+        batch: The batch that is learned from, with its advantages.
+        version: Version of the policy that is trained.
 
     Returns:
         `tokens_right`, `tokens_wrong`, `tokens_no_answer`, `tokens_undecided`: mean length of the turns with that verdict,
-        where there are any (answers that only grow longer while they are wrong: a budget is being used up).
-        `advantage@k`: mean advantage of the tokens of turn k (far from 0: the baseline does not fit that turn).
-        `staleness`, `staleness_max`: updates between the weights that sampled a token and those that learn from it.
+        if there are any. Wrong answers that grow longer use up the budget.
+        `advantage@k`: mean advantage over the tokens of turn k. Far from 0, the baseline does not fit that turn.
+        `staleness`, `staleness_max`: number of updates between the weights that sampled a token and the current ones.
     """
     lengths: dict[str, list[int]] = defaultdict(list)
     for episode in episodes:
@@ -80,7 +82,7 @@ def batch_figures(episodes: Sequence[Episode], batch: PackedBatch, version: int)
     return {**figures, "staleness": float(age.float().mean()), "staleness_max": float(age.max())}
 
 
-# ---- is there something to learn from? What is done, and said, where there is not
+# ---- degenerate batches: groups and rows without advantages
 
 
 _LOG = logging.getLogger(__name__)
@@ -88,11 +90,13 @@ _LOG = logging.getLogger(__name__)
 _NOTHING: Final = 1e-6
 """Advantages below this share of the returns' size are rounding."""
 _DRY: Final = 3
+"""Skipped iterations in a row after which a warning is logged."""
 _RISE, _FACTOR = 0.5, 2.0
+"""A warning is logged when the entropy exceeds _FACTOR times its first value plus _RISE nats."""
 
 
-def carries_signal(batch: PackedBatch) -> bool:
-    """True where some trained token has an advantage."""
+def has_advantage(batch: PackedBatch) -> bool:
+    """True if any trained token has an advantage."""
     mask = batch.loss_mask
     if not bool(mask.any()):
         return False
@@ -101,7 +105,7 @@ def carries_signal(batch: PackedBatch) -> bool:
 
 
 def rows_with_advantage(batch: PackedBatch) -> npt.NDArray[np.int64]:
-    """Numbers of the rows in which some trained token has an advantage, by `carries_signal`'s measure."""
+    """Indices of the rows in which any trained token has an advantage, with the tolerance of `has_advantage`."""
     mask = batch.loss_mask
     size = batch.returns.masked_fill(~mask, 0.0).abs().max() if mask.any() else torch.zeros(())
     found = (batch.advantages.abs() > _NOTHING * size) & mask
@@ -109,18 +113,18 @@ def rows_with_advantage(batch: PackedBatch) -> npt.NDArray[np.int64]:
 
 
 def groups_of(episodes: Sequence[Episode]) -> list[list[Episode]]:
-    """Episodes that were sampled together on one problem; they follow each other."""
+    """Splits consecutive episodes into the groups that were sampled on one problem."""
     return [list(members) for _, members in groupby(episodes, key=lambda e: e.index if e.group is None else e.group)]
 
 
 def uniform_share(episodes: Sequence[Episode]) -> float:
-    """Share of groups whose members have the same returns at every turn: within such a group nothing is better."""
+    """Share of groups whose episodes have equal returns at every turn, which gives no learning signal."""
     groups = groups_of(episodes)
     return sum(not differ(group) for group in groups) / max(1, len(groups))
 
 
 class DryWatch:
-    """Warns of training that learns nothing, and of a policy that dissolves, once each."""
+    """Logs a warning, once each, when batches have no advantages and when the policy's entropy diverges."""
 
     def __init__(self) -> None:
         self._dry = 0
@@ -128,12 +132,12 @@ class DryWatch:
         self._said_entropy = False
 
     def see(self, learned: bool, entropy: float, episodes: int) -> None:
-        """Takes an iteration's facts.
+        """Takes the metrics of an iteration.
 
         Args:
-            learned: The batch had a signal.
-            entropy: Mean entropy of its tokens, nats.
-            episodes: Of an iteration.
+            learned: The batch had advantages.
+            entropy: Mean entropy over all tokens of the batch, in nats (those of dropped episodes included).
+            episodes: Number of episodes of an iteration.
         """
         self._dry = 0 if learned else self._dry + 1
         if self._dry == _DRY:
@@ -154,18 +158,18 @@ class DryWatch:
             )
 
 
-# ---- what is done to a batch between credit and loss, by options that all algorithms share
+# ---- corrections
 
 
 def corrected(
     batch: PackedBatch, options: Optimization, policy_logprobs: Callable[[PackedBatch], torch.Tensor] | None
 ) -> tuple[PackedBatch, Metrics]:
-    """Returns the batch that losses see, and what the corrections found.
+    """Applies the corrections; returns the batch for the loss, and metrics of the corrections.
 
     Args:
         batch: With its advantages, before the first gradient step.
         options: Of the run.
-        policy_logprobs: Log-probs of a batch under the policy as it is; None keeps those that the sampler noted.
+        policy_logprobs: Computes log-probs under the current policy; None keeps the sampler's.
     """
     if options.mask_cut_off:
         batch = without_cut_off(batch)
@@ -196,7 +200,7 @@ def corrected(
 
 
 def importance_weights(gap: torch.Tensor, batch: PackedBatch, level: ImportanceLevel) -> torch.Tensor:
-    """What each trained token's loss is multiplied by, not yet held at a cap.
+    """Importance weight of each trained token, before the cap.
 
     Args:
         gap: Float (M,), log p_trainer - log p_sampler of each trained token, in the order of the loss mask.
@@ -208,7 +212,7 @@ def importance_weights(gap: torch.Tensor, batch: PackedBatch, level: ImportanceL
 
 
 def without_cut_off(batch: PackedBatch) -> PackedBatch:
-    """The batch without the tokens of turns that their budget cut off."""
+    """Masks the tokens of turns that were cut off by their budget."""
     width = int(batch.facts.turns.max(initial=0)) + 1
     kept = np.ones((batch.num_rows, width), np.bool_)
     for row, episode in enumerate(episode_of_rows(batch).tolist()):

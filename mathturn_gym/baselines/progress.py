@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live bar with numbers and a sparkline, and `curve.png` afterwards."""
+"""Display of a run: a live progress bar with metrics and a sparkline, and `curve.png` at the end."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class TrainingDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leaves the last picture standing."""
+        """Stops drawing and keeps the last state on the screen."""
         self._live.stop()
 
     def __call__(self, metrics: Mapping[str, float]) -> None:
-        """Takes one iteration's figures."""
+        """Shows the metrics of an iteration."""
         if "train/acc@1" in metrics:
             self._train.append(metrics["train/acc@1"])
         evaluated = {name: value for name, value in metrics.items() if name.startswith("validation/")}
@@ -78,7 +78,7 @@ class TrainingDisplay:
             self._console.print(self._line(metrics))
 
     def _goal(self, metrics: Mapping[str, float]) -> tuple[int, int]:
-        """How far the run is, in the unit of the limit that it will reach first."""
+        """Returns the progress in the unit of the limit that will be reached first."""
         budget, batch = self._config.budget, self._config.optimization.batch_episodes
         iterations = budget.iterations(batch)
         limits = (

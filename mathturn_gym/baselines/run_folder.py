@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, written so that an interrupt at any moment leaves files that load.
+"""The folder of a run: checkpoints, metrics and config, written so that an interrupt at any time leaves files that load.
 
     RUN/config.json       everything that decides the run (`RunConfig`)
     RUN/metrics.jsonl     one line per iteration, flushed
@@ -64,7 +64,7 @@ _MOST_LINE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """What a trainer needs to go on, besides the weights.
+    """The state of a trainer in a checkpoint, besides the weights.
 
     Args:
         iteration: Iterations done.
@@ -143,7 +143,7 @@ def load_checkpoint(path: str | Path) -> TrainerState:
 
 
 def iteration_of(folder: Path) -> int:
-    """After how many iterations a checkpoint was written; 0 where it does not say."""
+    """Returns the number of iterations before a checkpoint; 0 if it cannot be read."""
     try:
         return int(parse_json(read_regular(folder / "trainer.json", _MOST_JSON))["iteration"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -151,7 +151,7 @@ def iteration_of(folder: Path) -> int:
 
 
 def fingerprint(path: Path) -> str | None:
-    """A text that changes when the weights in a folder do; None where there are none.
+    """Returns a text that changes with the weights in a folder; None if there are no weights.
 
     Args:
         path: A folder with weights: a checkpoint, or any Hugging Face folder.
@@ -176,7 +176,7 @@ def _checksum(file: Path) -> str:
     return digest.hexdigest()
 
 
-# ---- a run's folder: what is in it, written so that an interrupt at any moment leaves files that load
+# ---- the folder of a run
 
 
 _LOG = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class RunFolder:
             raise
 
     def _check_it_is_a_runs(self) -> None:
-        """Leaves alone what is not ours."""
+        """Refuses a folder that is not a run's."""
         if not self.path.exists():
             return
         entries = [one.name for one in self.path.iterdir()] if self.path.is_dir() else ["(a file)"]
@@ -262,7 +262,7 @@ class RunFolder:
         return f" ({status})" if isinstance(status, str) and status.isidentifier() else ""
 
     def _tidy(self) -> None:
-        """Deletes what a process that was killed here has left half-written."""
+        """Deletes half-written files of a process that was killed."""
         tidy(self.path)
         shutil.rmtree(self.path / _FRESH, ignore_errors=True)
 
@@ -272,7 +272,7 @@ class RunFolder:
 
     def _empty(self) -> None:
         with storage_errors(self.path):
-            # The config goes last: without it, what a second Ctrl-C leaves would be nobody's folder.
+            # The config goes last: without it, a second Ctrl-C would leave a folder that is not recognized as a run's.
             for one in sorted(self.path.iterdir(), key=lambda one: one.name == "config.json"):
                 if one.name != ".lock":
                     shutil.rmtree(one) if one.is_dir() else one.unlink()
@@ -341,7 +341,7 @@ class RunFolder:
         return newest + sorted(older, key=lambda one: int(one.name.partition("-")[2]), reverse=True)
 
     def whole_checkpoint(self) -> Path | None:
-        """The newest checkpoint whose files are as they were written; None where a run has not come to its first.
+        """Returns the newest checkpoint with correct checksums; None before the first one.
 
         Those before it that a process was about to delete when it was killed are deleted.
 
@@ -396,7 +396,7 @@ class RunFolder:
     # ---- resuming
 
     def _check_same(self) -> None:
-        """A run goes on as it began: another config is another run."""
+        """Refuses to resume with another config, except for fields that leave the run the same."""
         before, now = read_object(self._config_file), self._config.to_json()
         was, wanted = flat(before), flat(now)
         if isinstance(every := was.get("save_every"), int):
@@ -423,12 +423,12 @@ class RunFolder:
 
     @staticmethod
     def _raises_budget(was: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """True where no limit is lower than it was, and none is new."""
+        """True if no limit is lower than before, and none is new."""
         pairs = [(was.get(name), wanted.get(name)) for name in _LIMITS]
         return all(now is None or (isinstance(before, int) and now >= before) for before, now in pairs)
 
     def _check_none_was_deleted(self) -> None:
-        """A run that has passed its first checkpoint must not begin anew without a word."""
+        """Refuses to start over a run that has passed its first checkpoint."""
         lines = self.metrics() if (self.path / "metrics.jsonl").exists() else []
         reached = int(lines[-1]["iteration"]) if lines else 0
         # At `save_every` itself it may have died between the line and the checkpoint.
@@ -535,7 +535,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def _row(line: bytes) -> dict[str, float] | None:
-    """A line as a dictionary; None for one that a crash cut off or filled with zeros."""
+    """Parses a line; None if a crash cut it off or filled it with zeros."""
     try:
         row = parse_json(line)
     except ValueError:
@@ -544,7 +544,7 @@ def _row(line: bytes) -> dict[str, float] | None:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, by dotted names."""
+    """Flattens nested tables to dotted names."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         nested = isinstance(value, Mapping)

@@ -1,4 +1,4 @@
-"""What `train` asks of a run in progress, whatever trains in it."""
+"""Interfaces between `train` and what runs: `Session` (a trainer) and `Engine` (where it computes)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """Sets torch's CPU threads: sums come out the same whatever the machine's number of cores."""
+    """Sets torch's CPU threads, so that sums do not depend on the machine's number of cores."""
     import torch
 
     before = torch.get_num_threads()
@@ -38,7 +38,7 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def interrupt_flag() -> Iterator[Callable[[], bool]]:
-    """Makes the first Ctrl-C a flag to be asked for, and the second a KeyboardInterrupt."""
+    """Turns the first Ctrl-C into a flag that the caller reads, and the second into a KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():  # Python lets only the main thread handle signals
         yield lambda: False
         return
@@ -58,11 +58,8 @@ def interrupt_flag() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-# ---- what `train` asks of a run in progress, whatever trains in it
-
-
 Report: TypeAlias = Callable[[Metrics], None]
-"""Takes an iteration's figures: into metrics.jsonl, TensorBoard, and to whoever watches."""
+"""Receives the metrics of an iteration, for metrics.jsonl, TensorBoard and callbacks."""
 
 RunStatus = Literal["finished", "stopped_early", "interrupted", "diverged"]
 
@@ -78,8 +75,8 @@ class Ended:
         episodes: Episodes trained on.
         tokens: Tokens sampled in training.
         cpu_s: CPU seconds of training.
-        test: Figures of the test split, where the session has played it itself.
-        total_tokens: All tokens of the episodes trained on, with prompts and feedback; None where nobody counted.
+        test: Metrics of the test split, if the session has played it itself.
+        total_tokens: All tokens of the episodes trained on, with prompts and feedback; None if they are not counted.
     """
 
     status: RunStatus
@@ -92,40 +89,45 @@ class Ended:
 
 
 class Session(ABC):
-    """A run that is ready to begin: everything is loaded and checked, and nothing is written yet."""
+    """A run that is loaded and checked, before anything is written."""
 
     @property
     @abstractmethod
     def policy(self) -> Policy:
-        """The policy as it is now."""
+        """Returns the current policy."""
 
     @abstractmethod
     def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
         """Trains until the budget is used up, or until something else ends the run.
 
         Args:
-            folder: Where checkpoints go, and come from.
-            resume: Go on from the folder's checkpoint, where there is one.
-            report: Takes each iteration's figures, those before the first one (iteration 0) included.
+            folder: Holds the checkpoints.
+            resume: Continue from the folder's checkpoint if there is one.
+            report: Receives the metrics of each iteration, and of the evaluation before the first (iteration 0).
             interrupted: True once the user wants the run to end with a checkpoint.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the session holds (environments, mostly)."""
+        """Closes the environments and other resources of the session."""
 
 
 class Engine(Protocol):
-    """Who plays and computes in a run; `mathturn_gym.neighbors.engines` has some."""
+    """Where a run plays and computes; implementations are in `mathturn_gym.neighbors.engines`."""
 
     def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """See `BaseAlgorithm.prepare`."""
+        """Loads and checks a run.
+
+        Args:
+            config: The run.
+            policy: Trained in place; None loads `config.policy`.
+        """
         ...
 
     def run_dir(self, run_dir: Path) -> Path:
-        """The folder that this process writes: of several that compute together, one writes the run's.
+        """Returns the folder that this process writes: of several processes, one writes the run's folder.
 
         Args:
-            run_dir: The run's.
+            run_dir: Folder of the run.
         """
         ...

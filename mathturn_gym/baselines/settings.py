@@ -1,10 +1,9 @@
-"""What a run is made of, besides environment, policy and algorithm: how much, how, and how it is measured.
+"""The parts of a run besides environment, policy and algorithm, and the run as a whole.
 
-    Budget          when the run ends
-    Optimization    batches, gradient steps, optimizer, learning rate: the same for every trainer of a language model
-    Evaluation      how often, on how many episodes, and when to give up
-
-`RunConfig` is all parts of a run as one value, which its folder keeps as config.json.
+Budget          when the run ends
+Optimization    batches, gradient steps, optimizer and learning rate, for every trainer of a language model
+Evaluation      how often the run is evaluated, on how many episodes, and when it stops early
+RunConfig       all parts of a run as one value; the run's folder keeps it as config.json
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Budget:
 
     Args:
         tokens: Tokens that the policy samples in training.
-        total_tokens: All tokens of the episodes that are trained on: prompts and feedback, which are read, and what
-            the policy samples; of a context that is written anew between turns, each segment's.
+        total_tokens: All tokens of the episodes that are trained on: prompts, feedback and sampled tokens. If the context
+            is re-rendered between turns, the tokens of each segment count.
         episodes: Episodes to train on: as many whole iterations as fit, and one at least.
         cpu_seconds: CPU seconds of training, evaluations not counted.
 
@@ -104,9 +103,9 @@ class Budget:
         )
 
     def share_used(self, *, iteration: int, tokens: int, batch_episodes: int, total_tokens: int = 0) -> float:
-        """How much of the run lies behind, 0 to 1, where an iteration begins.
+        """Share of the budget that is used when an iteration begins, in [0, 1].
 
-        CPU seconds do not count: learning rates follow this share, and a run must be the same when it is repeated.
+        CPU seconds do not count: learning rates follow this share, and a repeated run must be the same.
 
         Args:
             iteration: The iteration, from 0.
@@ -121,17 +120,17 @@ class Budget:
         return min(1.0, max(by_tokens, by_all, by_iterations))
 
 
-def suited_rate(parameters: int, *, adapter: bool = False) -> float:
-    """A learning rate for AdamW that a model of this size survives: 1e-3 * (133,000 / parameters)^(2/3).
+def default_learning_rate(parameters: int, *, adapter: bool = False) -> float:
+    """Default learning rate of AdamW by model size: 1e-3 * (133,000 / parameters)^(2/3).
 
-    A power law through three sizes at which rates were tried (133 thousand: 1e-3; 1.06 million: 1.5e-4 learned, and 4e-4
-    did not; 135 million: 1e-5), which also meets what is usual for billions.
+    The power law goes through three sizes at which learning rates were tried (133 thousand: 1e-3; 1.06 million: 1.5e-4
+    learned and 4e-4 did not; 135 million: 1e-5). It also agrees with usual values for billions of parameters.
 
     Args:
-        parameters: Of the whole model.
-        adapter: Only a LoRA adapter is trained, which takes about ten times as much.
+        parameters: Number of parameters of the whole model.
+        adapter: Only a LoRA adapter is trained, with ten times the learning rate.
 
-    >>> suited_rate(133_000), f"{suited_rate(135_000_000):.1g}", f"{suited_rate(7_000_000_000, adapter=True):.0e}"
+    >>> default_learning_rate(133_000), f"{default_learning_rate(135_000_000):.1g}", f"{default_learning_rate(7_000_000_000, adapter=True):.0e}"
     (0.001, '1e-05', '7e-06')
     """
     rate = 1e-3 * min(1.0, math.pow(_SMALLEST / max(1, parameters), 2 / 3))
@@ -140,45 +139,43 @@ def suited_rate(parameters: int, *, adapter: bool = False) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimization:
-    """How a batch of episodes becomes gradient steps; every algorithm that trains a language model has the same.
+    """How a batch of episodes becomes gradient steps, the same for every algorithm that trains a language model.
 
     Args:
-        learning_rate: The highest of the run; None is one that suits the model's size (`suited_rate`): 1e-3 for the
-            built-in tiny policy, 1e-5 for 135 million parameters, 1e-6 for four billion, ten times as much for LoRA.
+        learning_rate: Highest learning rate of the run; None is `default_learning_rate`: 1e-3 for the built-in tiny policy,
+            1e-5 for 135 million parameters, 1e-6 for four billion, ten times as much for LoRA.
         final_learning_rate: Where the schedules "linear" and "cosine" end; None is 0.
         schedule: "constant", or how the learning rate falls over the run's budget of tokens or episodes.
-        warmup: Iterations over which the learning rate rises from near zero. Adam's first steps are as long as its
-            later ones, with nothing known yet of the gradients' sizes, and cost accuracy.
+        warmup: Iterations over which the learning rate rises from near zero. Adam's first steps are as long as later ones,
+            although the size of the gradients is not known yet.
         optimizer: "adamw", "adamw8bit" (its two moments in 8 bits a number instead of 32; needs torchao), "adafactor"
             (hardly any state), or "sgd".
         weight_decay: Decoupled for "adamw" and "adamw8bit".
         betas: "adamw", "adamw8bit": decay of the gradients' and the squared gradients' running means; None is (0.9, 0.95).
-        eps: "adamw", "adamw8bit": None is 1e-5. Tokens that are hardly ever sampled have tiny gradients; with torch's 1e-8 AdamW
-            would move their embeddings as far per step as all others, and the answers' format drifts.
+        eps: "adamw", "adamw8bit": None is 1e-5. Rarely sampled tokens have tiny gradients; with torch's default of 1e-8, AdamW
+            would move their embeddings as far per step as all others, and the format of answers would drift.
         momentum: "sgd": None is 0.
         max_grad_norm: Gradients are scaled down to this norm; None leaves them as they are.
         batch_episodes: Episodes per iteration.
-        dynamic_sampling: Rounds of sampling at most, beyond the first, to fill a batch with groups whose members differ
-            in what they are worth (DAPO's dynamic sampling); 0 takes every group as it comes. Tokens of groups that
-            are set aside count, too.
-        minibatches: Parts that a batch is split into, each of which is one gradient step.
-        epochs: Passes over a batch, each split anew.
-        accumulate: Parts that a minibatch is split into, whose gradients are added up: less memory, the same step.
-        micro_batch_tokens: Or: the most ids of such a part (rows times the longest), so that memory is bounded however
-            long episodes become, and rows of like length go together. An episode that is longer is a part by itself.
+        dynamic_sampling: Most extra rounds of sampling that fill a batch with groups of unequal returns (DAPO's dynamic
+            sampling); 0 takes every group. Tokens of groups that are set aside count towards the budget.
+        minibatches: Number of parts of a batch, each of which is one gradient step.
+        epochs: Passes over a batch, each with another split.
+        accumulate: Number of parts of a minibatch whose gradients are summed: less memory, the same step.
+        micro_batch_tokens: Instead of `accumulate`, the most ids of such a part (rows times the longest row). Memory is
+            bounded for any length of episodes, and rows of similar length go together. A longer episode is a part by itself.
         precision: "float32", or "bfloat16" for autocast around sampling and training (weights keep their own type).
-        gradient_checkpointing: Compute a layer's activations again in the backward pass instead of keeping them.
+        gradient_checkpointing: Recompute activations in the backward pass instead of storing them.
         compile: Run the layers through `torch.compile` in updates (not in sampling): less time between matrix products,
             after some seconds of compiling. Needs a C++ compiler on a CPU.
-        mask_cut_off: Do not learn from answers that their budget cut off (DAPO's overlong filtering).
-        recompute_logprobs: Take ratios to the log-probs of a pass like the training's, made before the first step, and
-            not to those of the sampler; None does so where half precision has sampled, or a correction needs them.
-        importance_cap: Correct for what the sampler did otherwise by importance weights, none larger than this
-            (2 is usual); None does not.
-        importance_level: What has a weight: "token", "turn" or "sequence" (the product over its tokens: unbiased for
-            what was said as a whole, and of higher variance the longer that is).
-        importance_mode: What becomes of a weight over the cap: "clip" sets it to the cap, "mask" to 0, which leaves
-            what the sampler would hardly have said out of the loss.
+        mask_cut_off: Mask completions that were cut off by their budget (DAPO's overlong filtering).
+        recompute_logprobs: Take ratios to log-probs that the trainer recomputes before the first step, instead of the
+            sampler's. None does so after sampling in half precision, or if a correction needs them.
+        importance_cap: Upper limit of importance weights that correct for differences between sampler and trainer (2 is
+            usual); None does not correct.
+        importance_level: Unit of a weight: "token", "turn" or "sequence" (the product over its tokens: unbiased for the
+            whole, with a variance that grows with its length).
+        importance_mode: Treatment of a weight over the cap: "clip" sets it to the cap, "mask" to 0.
         log_kl: Log the KL from the policy at the start also where no loss has a weight for it: one more pass
             over a batch, and without LoRA a second copy of the weights.
 
@@ -263,7 +260,7 @@ class Optimization:
         return betas if self.momentum is None else [*betas, ("momentum", self.momentum)]
 
     def _check_read(self) -> None:
-        """An option that nothing reads is a mistake."""
+        """Refuses options that the chosen optimizer or schedule does not read."""
         own = _OPTIMIZER_OPTIONS[self.optimizer]
         for name in sorted({one for options in _OPTIMIZER_OPTIONS.values() for one in options} - set(own)):
             if getattr(self, name) is not None:
@@ -287,11 +284,11 @@ class Optimization:
             )
 
     def rate(self, iteration: int, share_used: float) -> float:
-        """What the learning rate is multiplied with in an iteration.
+        """Factor of the learning rate in an iteration.
 
         Args:
             iteration: From 0.
-            share_used: How much of the budget lies behind where it begins, see `Budget.share_used`.
+            share_used: Result of `Budget.share_used`.
 
         >>> half = Optimization(learning_rate=1.0, schedule="linear", warmup=1)
         >>> half.rate(0, 0.0), half.rate(4, 0.25)
@@ -307,12 +304,13 @@ class Optimization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """How a run is measured.
+    """How a run is evaluated.
 
     Args:
-        every: Iterations between evaluations on the validation problems; 0 evaluates at the start and the end only.
-        episodes: Episodes of such an evaluation, the same ones each time; 0 evaluates never.
-        patience: Evaluations without a better accuracy within all turns after which the run stops early; 0 never does.
+        every: Iterations between evaluations on the validation problems; 0 evaluates only at the start and at the end.
+        episodes: Episodes per evaluation, the same ones each time; 0 disables evaluations.
+        patience: Number of evaluations without a better accuracy (within all turns) after which the run stops early; 0
+            disables early stopping.
         test_episodes: Episodes played on the test problems once, at the end; 0 plays none.
         kept: Episodes of each evaluation, and of the iteration before it, that the run's folder keeps with their texts,
             for `mathturn view`.
@@ -339,18 +337,18 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Everything that decides a run: the same config gives the same curve on the same machine.
+    """Everything that determines a run: the same config gives the same curve on the same machine.
 
     Args:
         env: Environment and splits.
         policy: The policy that training begins with.
-        algorithm: What is learned from a batch of episodes, with its own options.
+        algorithm: The algorithm with its options.
         budget: When the run ends.
         optimization: Batches and gradient steps.
-        evaluation: How it is measured.
+        evaluation: How it is evaluated.
         seed: Determines problems, samples and minibatches.
-        threads: CPU threads of torch during training; 1 is fastest for the built-in model, and makes sums the same
-            whatever the machine's number of cores.
+        threads: CPU threads of torch during training. 1 is fastest for the built-in model, and sums then do not depend on
+            the machine's number of cores.
         save_every: Iterations between checkpoints; there is always one at the end and after an interrupt.
         keep: Checkpoints that are kept. Where the newest does not load, a resumed run falls back to the one before.
         wandb_project: Also log to this Weights & Biases project (needs `pip install 'mathturn-gym[wandb]'`).
@@ -374,7 +372,7 @@ class RunConfig:
     task: str | None = None
 
     def __post_init__(self) -> None:
-        """Checks the types of the parts, the numbers, and what the algorithm asks of the other parts."""
+        """Checks types and numbers, and lets the algorithm check the other parts."""
         for name, kind in PARTS.items():
             if not isinstance(getattr(self, name), kind):
                 raise InvalidValueError(f"{name} must be {_a(kind.__name__)}, got {getattr(self, name)!r}")
@@ -390,17 +388,17 @@ class RunConfig:
         self.algorithm.check(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Returns the config in plain JSON types."""
         plain = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {name: _plain(value.to_json() if hasattr(value, "to_json") else value) for name, value in plain.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, algorithm: BaseAlgorithm | None = None) -> RunConfig:
-        """The config that `to_json` gave.
+        """Reads the config from the result of `to_json`.
 
         Args:
             data: Plain JSON types.
-            algorithm: In place of the one in `data`.
+            algorithm: Replaces the one in `data`.
 
         Raises:
             InvalidValueError: a field is unknown (the nearest is suggested), missing or outside its range.
@@ -428,7 +426,7 @@ PARTS: Final[Mapping[str, type]] = {
 
 
 def part_from_json(name: str, data: Any) -> Any:
-    """A part of a `RunConfig` from plain JSON types; fields that are no part stay as they are.
+    """Reads a part of a `RunConfig` from plain JSON types; values of other fields are returned unchanged.
 
     Raises:
         InvalidValueError: no table, or a field is unknown (the nearest is suggested) or outside its range.

@@ -1,4 +1,4 @@
-"""Tokenizers and models from nothing, small enough to train on one CPU core, and the built-in ones among them.
+"""Trains tokenizers and makes models that are small enough for one CPU core, the built-in ones among them.
 
     decoding.BUILTIN_PATH   tokenizer.json, config.json, model.safetensors: an ordinary Hugging Face folder
 

@@ -30,18 +30,18 @@ from mathturn_gym.baselines.algorithms import Algorithm, Metrics, Part
 from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
 from mathturn_gym.baselines.batches import (
     DryWatch,
-    batch_figures,
-    carries_signal,
+    batch_metrics,
     corrected,
     episode_of_rows,
     groups_of,
+    has_advantage,
     rows_with_advantage,
     select_episodes,
     uniform_share,
 )
 from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_checkpoint
 from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
-from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
+from mathturn_gym.baselines.settings import Optimization, RunConfig, default_learning_rate
 from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
 from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
 from mathturn_gym.episodes.packing.selection import micro_batch_rows
@@ -63,15 +63,20 @@ _LEAST_MEASURED: Final = 8
 """One in four of the episodes without advantage is measured, and at least 8."""
 
 
-class Drawn(NamedTuple):
-    """Episodes of an iteration: those that are learned from, and all that were sampled for them."""
+class SampledBatch(NamedTuple):
+    """Episodes of one iteration.
 
-    kept: Sequence[Episode]
+    Args:
+        episodes: The batch that is learned from.
+        sampled: All episodes that were sampled for it, with those that `dynamic_sampling` set aside.
+    """
+
+    episodes: Sequence[Episode]
     sampled: Sequence[Episode]
 
 
 class DivergedError(Exception):
-    """A loss, gradient or weight became NaN or infinite: the run has nothing left to learn from."""
+    """A loss, gradient or weight became NaN or infinite; the run ends with the status "diverged"."""
 
 
 class Trainer(Session):
@@ -142,11 +147,11 @@ class Trainer(Session):
 
     @property
     def policy(self) -> CausalLMPolicy:
-        """The policy that is trained; its version is the number of iterations done."""
+        """Returns the policy that is trained; its version is the number of iterations done."""
         return self._policy
 
     def run(self, folder: RunFolder, *, resume: bool, report: Report, interrupted: Callable[[], bool]) -> Ended:
-        """Iterates to the end of the run's budget, or to an interrupt, with a checkpoint at the last."""
+        """Iterates until the budget is used up or an interrupt comes, and saves a checkpoint at the end."""
         with cpu_threads(self.config.threads), no_progress_bars():
             checkpoint = self.newest(folder) if resume else None
             if checkpoint is not None:
@@ -199,8 +204,8 @@ class Trainer(Session):
         played = time.perf_counter()
         for episode in episodes if self._curriculum is not None else ():
             self._curriculum.record_episode(episode)  # type: ignore[union-attr]
-        batch = self.credit(drawn.kept)
-        self._learned_from = with_advantages(drawn.kept[: self.config.evaluation.kept], batch)
+        batch = self.credit(drawn.episodes)
+        self._learned_from = with_advantages(drawn.episodes[: self.config.evaluation.kept], batch)
         share = self.config.budget.share_used(
             iteration=self.iteration,
             tokens=self.tokens,
@@ -208,7 +213,7 @@ class Trainer(Session):
             batch_episodes=options.batch_episodes,
         )
         rate = options.rate(self.iteration, share)
-        figures = batch_figures(episodes, batch, self._policy.version)
+        figures = batch_metrics(episodes, batch, self._policy.version)
         figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
         if self.algorithm.episodes_per_problem > 1:
             figures["uniform_groups"] = uniform_share(episodes)
@@ -239,28 +244,28 @@ class Trainer(Session):
             "time/tokens_per_s": batch.num_tokens / (taken - began),
         }
 
-    def draw(self) -> Drawn:
-        """Samples the episodes of the iteration that comes next.
+    def draw(self) -> SampledBatch:
+        """Samples the episodes of the next iteration.
 
-        With `dynamic_sampling`, groups without a difference are set aside, and more groups are sampled in their place
-        (DAPO, Yu et al. 2025, arXiv:2503.14476, section 3.2); where the rounds do not suffice, they fill the batch up.
+        With `dynamic_sampling`, groups with equal returns are set aside, and more groups are sampled in their place
+        (DAPO, Yu et al. 2025, arXiv:2503.14476, section 3.2). After the last round they fill the rest of the batch.
         """
         wanted, rounds = self.config.optimization.batch_episodes, self.config.optimization.dynamic_sampling
         sampled: list[Episode] = []
-        told: list[Episode] = []
-        silent: list[Episode] = []
+        informative: list[Episode] = []
+        uninformative: list[Episode] = []
         for _ in range(1 + rounds):
             found = self._play(self.drawn + len(sampled))
             sampled += found
             for group in groups_of(found) if rounds else [found]:
-                (told if not rounds or differ(group) else silent).extend(group)
-            if len(told) >= wanted:
+                (informative if not rounds or differ(group) else uninformative).extend(group)
+            if len(informative) >= wanted:
                 break
-        return Drawn([*told, *silent][:wanted], sampled)
+        return SampledBatch([*informative, *uninformative][:wanted], sampled)
 
     def play(self) -> list[Episode]:
-        """The episodes that the next iteration learns from."""
-        return list(self.draw().kept)
+        """Samples the batch of the next iteration."""
+        return list(self.draw().episodes)
 
     def _play(self, first: int) -> list[Episode]:
         return self.collected(
@@ -272,7 +277,7 @@ class Trainer(Session):
         )
 
     def collected(self, split: Literal["train", "validation"], episodes: int, **options: Any) -> list[Episode]:
-        """Plays episodes with the policy as it is now; an engine has others play them.
+        """Plays episodes with the current policy; engines override this with workers.
 
         Args:
             split: Whose problems are played.
@@ -284,7 +289,7 @@ class Trainer(Session):
             return collect(env, self._policy, episodes, seed=derive_seed(self.config.seed, split), **options)
 
     def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
-        """The episodes with what the algorithm says their tokens were worth."""
+        """Packs episodes with the advantages that the algorithm gives to their tokens."""
         algorithm = self.algorithm
         if algorithm.reward_kl and algorithm.charges_turns:
             episodes = charged(episodes, self._spent(episodes), algorithm.reward_kl, self._discount)
@@ -298,7 +303,7 @@ class Trainer(Session):
         return float(getattr(self.algorithm, "discount", 1.0))
 
     def _spent(self, episodes: Sequence[Episode]) -> list[npt.NDArray[np.float64]]:
-        """Nats of KL from the start (k1 estimate) of each turn."""
+        """Returns the KL from the initial policy of each turn, in nats (k1 estimate)."""
         reference = self.reference_logprobs(self.pack(episodes)).cpu().double().numpy()
         drift = [e.logprobs.astype(np.float64) - row[: len(e.ids)] for e, row in zip(episodes, reference, strict=True)]
         return [
@@ -318,7 +323,7 @@ class Trainer(Session):
         return {**figures, "time/evaluation_s": time.perf_counter() - began}
 
     def is_stale(self, folder: RunFolder) -> bool:
-        """True where the last `patience` evaluations brought nothing better than what was there before them."""
+        """True if none of the last `patience` evaluations was better than the best one before them."""
         name, patience = f"validation/acc@{self._num_turns}", self.config.evaluation.patience
         seen = [row[name] for row in folder.metrics() if name in row]
         return len(seen) > patience and max(seen[-patience:]) <= max(seen[:-patience])
@@ -332,13 +337,13 @@ class Trainer(Session):
         folder.save(self._policy, self.checkpoint())
 
     def _keep_episodes(self, folder: RunFolder) -> None:
-        """What was evaluated just now, and what was learned from before that."""
+        """Writes the last evaluation's episodes and those of the last batch to the folder."""
         folder.keep_episodes("validation", self._evaluated, self.iteration)
         folder.keep_episodes("train", self._learned_from, self.iteration)
 
     @property
     def done(self) -> bool:
-        """True once the run's episodes, tokens or CPU seconds are used up."""
+        """True once the budget is used up."""
         return self.config.budget.is_used_up(
             iteration=self.iteration,
             tokens=self.tokens,
@@ -347,7 +352,7 @@ class Trainer(Session):
             batch_episodes=self.config.optimization.batch_episodes,
         )
 
-    # ---- what algorithms ask for
+    # ---- called by algorithms
 
     def make_optimizer(self, module: torch.nn.Module, learning_rate: float | None = None) -> Optimizer:
         """An optimizer as the run has it.
@@ -398,7 +403,7 @@ class Trainer(Session):
         return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
 
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
-        """The batch's episodes, shuffled anew for each epoch, in parts.
+        """The batch's episodes, shuffled again for each epoch, in parts.
 
         Args:
             batch: An iteration's.
@@ -457,30 +462,30 @@ class Trainer(Session):
             found[rows, : of_part.shape[1]] = of_part
         return found
 
-    # ---- what is the same in one process and in many
+    # ---- overridden by trainers of several processes
 
     def place(self, module: torch.nn.Module) -> None:
-        """Where an engine puts a model (the policy's, or the reference) before anything is made of its parameters."""
+        """Hook of an engine: moves or shards a model (policy or reference) before its parameters are used."""
 
     def load_weights(self, checkpoint: Path, *, version: int) -> None:
         """The policy's weights, from a checkpoint's folder."""
         self._policy.update_weights(checkpoint, version=version)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Adds up the gradients of all who have a part of the batch, before a step; one process has all of it."""
+        """Sums gradients over ranks before a step; a single process has the whole batch."""
 
     def summed(self, value: float) -> float:
-        """A figure that every part adds to, over all who have a part of the batch."""
+        """Sums a value over ranks."""
         return value
 
     def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
-        """Figures of a minibatch from those of its parts, over all who have some.
+        """Combines the metrics of a minibatch's parts, over all ranks.
 
         Args:
             outs: One of each part that was computed here.
             sizes: The trained tokens that each stands for.
         """
-        return merged_figures(outs, sizes)
+        return merged_metrics(outs, sizes)
 
     def check_finite(self, what: str, *values: float) -> None:
         """Raises `DivergedError` unless all values are numbers."""
@@ -491,7 +496,7 @@ class Trainer(Session):
     # ---- checkpoints
 
     def checkpoint(self) -> TrainerState:
-        """What `load` needs, besides the weights."""
+        """Returns the state that `load` needs besides the weights."""
         used = {"tokens": self.tokens, "total_tokens": self.total_tokens, "cpu_s": self.cpu_s}
         numbers: dict[str, Any] = {**used, "drawn": self.drawn}
         numbers.update(self.state.numbers())
@@ -501,7 +506,7 @@ class Trainer(Session):
         return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
-        """Goes on where the trainer that saved `checkpoint` was.
+        """Restores the state of the trainer that saved `checkpoint`.
 
         Raises:
             CheckpointError: it is missing, broken, or of another model.
@@ -524,10 +529,10 @@ class Trainer(Session):
             raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
 
     def corrected(self, batch: PackedBatch) -> tuple[PackedBatch, Metrics]:
-        """The batch that losses see: log-probs recomputed, cut-off turns masked, weights capped, as the options say."""
+        """Applies the corrections of `Optimization` (recomputed log-probs, masked turns, capped weights) to a batch."""
         return corrected(batch, self.config.optimization, self.policy_logprobs if self.recomputes else None)
 
-    # ---- inside
+    # ---- the update
 
     def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
         """Takes the gradient steps of an iteration, and returns its metrics. A batch without advantages changes nothing.
@@ -540,7 +545,7 @@ class Trainer(Session):
             return self._stepped(batch, rate)
 
     def _stepped(self, batch: PackedBatch, rate: float) -> Metrics:
-        learned = carries_signal(batch)
+        learned = has_advantage(batch)
         drift = self._drift(batch)
         batch, corrections = self.corrected(batch)
         figures: list[Metrics] = []
@@ -568,7 +573,7 @@ class Trainer(Session):
         return {**means, **corrections, **drift, "skipped": float(not learned)}
 
     def _drift(self, batch: PackedBatch) -> Metrics:
-        """KL from the policy at the start, as the batch was sampled; nothing where the loss has it, or nobody asked."""
+        """KL to the initial policy on the sampled batch. Empty if the loss already logs it or `log_kl` is off."""
         mask = batch.loss_mask
         if not self.config.optimization.log_kl or np.any(self.algorithm.kl_weight) or not bool(mask.any()):
             return {}
@@ -620,7 +625,7 @@ class Trainer(Session):
         return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
 
     def _make_reference(self) -> Any:
-        """The policy as it is now, for the KL; None where the model without its new adapter is that."""
+        """Copies the current policy as the reference of the KL; None if disabling a new adapter gives the same."""
         if self.config.policy.lora is not None and hasattr(self.model, "disable_adapter"):
             return None
         return copy.deepcopy(self.model).eval().requires_grad_(False)
@@ -656,7 +661,7 @@ def policy_to_load(config: RunConfig) -> PolicyConfig:
 
 
 def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
-    """The policy that a run starts from, sampled by the very probabilities that training sees."""
+    """Loads and checks the policy: it must sample from the same distribution that the loss sees."""
     found = load_policy(policy_to_load(config)) if policy is None else policy
     if not isinstance(found, CausalLMPolicy):
         raise InvalidValueError(f"policy must be a CausalLMPolicy to be trained, got {type(found).__name__}")
@@ -675,10 +680,10 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
 
 
 def _for_model(config: RunConfig, model: Any) -> Optimization:
-    """The run's optimization with a learning rate, and a word where that was made for a much smaller model."""
+    """Fills in the default learning rate, and warns if the given one suits a much smaller model."""
     options = config.optimization
     adapter = config.policy.lora is not None or config.policy.adapter is not None
-    suited = suited_rate(sum(one.numel() for one in model.parameters()), adapter=adapter)
+    suited = default_learning_rate(sum(one.numel() for one in model.parameters()), adapter=adapter)
     if options.learning_rate is None:
         return dataclasses.replace(options, learning_rate=suited)
     if options.optimizer == "adamw" and options.learning_rate > _MUCH * suited:
@@ -693,16 +698,16 @@ def _for_model(config: RunConfig, model: Any) -> Optimization:
 
 
 def _recomputes(config: RunConfig, model: Any) -> bool:
-    """Whether log-probs are computed again before the first step: where half precision has sampled, unless told."""
+    """Whether log-probs are recomputed before the first step: as configured, else if sampling used half precision."""
     asked = config.optimization.recompute_logprobs
     halved = config.optimization.precision == "bfloat16" or next(model.parameters()).dtype.itemsize < 4
     return halved or config.optimization.importance_cap is not None if asked is None else asked
 
 
 def _switch_off_dropout(model: torch.nn.Module) -> None:
-    """Sets every dropout of a model to 0: the policy that is trained must be the one that has sampled.
+    """Sets every dropout of a model to 0, so that the trained policy is the one that sampled.
 
-    With dropout the ratio to the behavior log-probs is noise before anything was learned, and clipping cuts it off.
+    With dropout, ratios to the behavior log-probs are noise before the first step, and clipping acts on that noise.
     """
     found = []
     for name, module in model.named_modules():
@@ -718,7 +723,7 @@ def _switch_off_dropout(model: torch.nn.Module) -> None:
 
 
 def _checkpoint_gradients(model: Any) -> None:
-    """Makes a model compute a layer's activations again in the backward pass."""
+    """Recomputes activations in the backward pass instead of storing them."""
     options = {"use_reentrant": False}  # the other kind loses gradients where a layer's inputs need none (LoRA)
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
@@ -728,7 +733,7 @@ def _checkpoint_gradients(model: Any) -> None:
 
 @contextmanager
 def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
-    """The model as it was at the start."""
+    """Yields the initial model: the frozen copy, or the model with its adapter disabled."""
     if frozen is not None:
         yield frozen
         return
@@ -736,8 +741,8 @@ def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
         yield model
 
 
-def merged_figures(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
-    """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
+def merged_metrics(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
+    """Combines the metrics of parts: losses, entropy and KL are shares of the whole and add up, others are token means."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
     found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
@@ -745,5 +750,5 @@ def merged_figures(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
 
 
 def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
-    """What one figure of several gradient steps is."""
+    """How a metric is combined over gradient steps: the maximum or the mean."""
     return np.max if name == "ratio_max" else np.mean

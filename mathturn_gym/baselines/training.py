@@ -1,4 +1,4 @@
-"""`train`: a run from its parts to its folder, whatever the algorithm."""
+"""`train`: runs any algorithm, from the parts of a run to its folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SESSIONS: Final[dict[str, Callable[[RunConfig, Policy | None], Session]]] = {
     "language model": _language_model_session,
     "classic": _classic_session,
 }
-"""What runs an algorithm, by its `kind`; a kind of your own is one more entry."""
+"""The session that runs an algorithm, by the algorithm's `kind`; a kind of your own is one more entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ def train(
 ) -> TrainResult:
     """Trains a policy and writes its run folder.
 
-    The run is given by its parts, or as a `RunConfig` (a task's, say), of which parts that are given replace its own.
-    `RunConfig` documents what is not documented here.
+    The run is given by its parts, or as a `RunConfig` (of a task, for example) whose parts are replaced by those that are
+    given. `RunConfig` documents the parts.
 
-    The first Ctrl-C ends the run after the iteration that is under way, with a checkpoint; a second one raises at
-    once, and leaves the checkpoint before. Both can be resumed. A run whose loss or weights stop being finite ends
-    with the status "diverged"; nothing is raised, and the metrics up to there are kept.
+    The first Ctrl-C ends the run after the current iteration, with a checkpoint. A second one raises at once and keeps the
+    previous checkpoint. Both can be resumed. A run whose loss or weights are no longer finite ends with the status
+    "diverged"; nothing is raised, and the metrics are kept.
 
     Args:
         config: The run, whole.
@@ -133,9 +133,9 @@ def train(
         save_every: Iterations between checkpoints.
         keep: Checkpoints that are kept.
         wandb_project: Also log to this Weights & Biases project.
-        engine: Who plays and computes: None is this process, `mathturn_gym.neighbors.engines` has others. It is not part of the
-            run's config: a run may go on with another one.
-        resume: Go on from the folder's checkpoint, where there is one.
+        engine: Where the run plays and computes: None is this process, `mathturn_gym.neighbors.engines` has others. It is not
+            part of the run's config, so that a run can be resumed with another engine.
+        resume: Continue from the folder's checkpoint if there is one; a larger budget may be given.
         overwrite: Delete an earlier run in the folder.
         on_progress: Called with each iteration's metrics, iteration 0 (the evaluation before training) included.
 
@@ -248,7 +248,7 @@ def _run(
 
 
 def result_of(config: RunConfig, ended: Ended) -> dict[str, Any]:
-    """What result.json says of a run, but for the figures of the test split."""
+    """Returns the content of result.json, without the metrics of the test split."""
     return {
         "algorithm": config.algorithm.name,
         "task": config.task,
@@ -276,7 +276,7 @@ def _is_config(policy: Any) -> bool:
 
 
 def _description(policy: Any) -> PolicyConfig:
-    """What config.json says of a policy that was made by hand: no name that could be loaded, only what it was."""
+    """Describes a policy object in config.json; the description cannot be loaded."""
     from mathturn_gym.policies import PolicyConfig
 
     return PolicyConfig(f"(a {type(policy).__name__} of the program)")

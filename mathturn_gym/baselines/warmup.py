@@ -1,4 +1,4 @@
-r"""The warm start: a tokenizer and a checkpoint that has the format, and a little arithmetic, from nothing.
+r"""The warm start: trains a tokenizer and a checkpoint that knows the answer format and a little arithmetic.
 
 Supervised learning on dialogues that the program writes itself, on the train splits only, by a recipe (see
 `mathturn_gym.baselines.warmup`). The checkpoints are *meant* to be weak, so that what reinforcement learning adds can
@@ -71,12 +71,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    r"""Everything that decides a warm start, but for the seed.
+    r"""Everything that determines a warm start, except the seed.
 
     Args:
         parts: Kinds of problems; their shares add up to 1.
-        phrases: What becomes one token each (see `train_tokenizer`).
-        shape: Of the model.
+        phrases: Texts that become one token each (see `train_tokenizer`).
+        shape: Size of the model.
         retry_share: Share of the dialogues in which wrong answers come before the right one.
         wrong_answers: Where the wrong answers before a retry come from: "digits" are the other digits (all answers are
             digits), "golds" are right answers to other problems of the same kind.
@@ -211,10 +211,10 @@ CALCULATOR: Final = Recipe(
     optimizer="muon",
     learning_rate=4e-3,
 )
-"""Sums of three digits, which it cannot do, and a calculator: it repeats what a wrong answer was of, if it says so.
+"""Sums of three digits, which the policy cannot compute, with a calculator in the feedback.
 
-It can read the value off the feedback, and asks for it in a quarter of its answers: an id that earns nothing in its own
-turn, and the next turn's answer.
+The policy asks for the calculator in a quarter of its answers and can read the value off the feedback. Asking earns nothing
+in its own turn and the right answer in the next.
 """
 
 RECIPES: Final[Mapping[str, Recipe]] = {"tiny": TINY, "world": WORLD, "calculator": CALCULATOR}
@@ -230,9 +230,6 @@ def recipe_named(name: str) -> Recipe:
     if name not in RECIPES:
         raise_unknown_name("recipe", name, RECIPES)
     return RECIPES[name]
-
-
-# ---- the warm start: a tokenizer and a checkpoint that has the format, and a little arithmetic, from nothing
 
 
 GUESSES: Final = 3
@@ -366,7 +363,7 @@ def warmup_dialogue(
 def _answers(
     rng: np.random.Generator, problem: Problem, recipe: Recipe, source: ProblemSource
 ) -> list[tuple[str, str, bool]]:
-    """(response, feedback, learned) by turn: wrong answers are shown and bear no loss; the last is right."""
+    """Returns (response, feedback, learned) by turn: wrong answers without loss, then the right one."""
     count = int(rng.integers(1, recipe.most_wrong + 1)) if rng.random() < recipe.retry_share else 0
     wrong = (_other_digits if recipe.wrong_answers == "digits" else _other_golds)(rng, problem, source, count)
     responses = [_written(rng, problem, answer, WRONG_CALCULATIONS, recipe) for answer in wrong]
@@ -398,7 +395,7 @@ def _other_digits(rng: np.random.Generator, problem: Problem, source: ProblemSou
 def _other_golds(rng: np.random.Generator, problem: Problem, source: ProblemSource, count: int) -> list[str]:
     """Right answers to other problems of the source: as long and as often negative as answers here are.
 
-    A wrong answer made from the right one would tell something of it, which a wrong answer does not do in earnest.
+    A wrong answer derived from the right one would contain information about it, which real wrong answers do not.
     """
     found: list[str] = []
     while len(found) < count:
@@ -409,7 +406,7 @@ def _other_golds(rng: np.random.Generator, problem: Problem, source: ProblemSour
 
 
 def _blind_guesses(rng: np.random.Generator, problem: Problem) -> list[tuple[str, str, bool]]:
-    """(response, feedback, learned) by turn: any digit, whatever the feedback says - and it says anything."""
+    """Returns (response, feedback, learned) by turn: random digits with random feedback, so that hints mean nothing."""
     hints = ("", *(f" Hint: {hint}" for hint in (*problem.hints, *problem.false_hints)))
     return [(f"\\boxed{{{rng.integers(10)}}}", WRONG_TEXT + str(rng.choice(hints)), True) for _ in range(GUESSES)]
 
@@ -445,7 +442,7 @@ def _fit(
 
 
 def _optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """The recipe's optimizers, which share the parameters among them.
+    """Makes the recipe's optimizers; each parameter belongs to one of them.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) takes the matrices inside the layers, its
     steps scaled to AdamW's size (Liu et al. 2025, arXiv:2502.16982) so that one learning rate serves both.

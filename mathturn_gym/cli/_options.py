@@ -323,7 +323,7 @@ def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
     return None
 
 
-def speaks_for_nobody(engine: str) -> bool:
+def is_silent_rank(engine: str) -> bool:
     """True on the ranks that are not the first: what they would print, the first one prints."""
     return engine == "distributed" and os.environ.get("RANK", "0") != "0"
 

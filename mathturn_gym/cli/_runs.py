@@ -60,7 +60,7 @@ class Start:
         return load_classic(self.name, own_code=True)  # `start_of` asked the gate
 
     def config(self, **changes: Any) -> PolicyConfig:
-        """The policy as plain data, for whoever loads it elsewhere.
+        """Returns the policy as plain data, to be loaded in another process.
 
         Args:
             **changes: See `load`.

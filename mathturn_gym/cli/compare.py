@@ -217,7 +217,7 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     if len(seconds) == len(left):
         console.print(f"training ends within {minutes(sum(seconds) / jobs)}; starting and evaluating the runs is added")
     elif left:
-        console.print("without --cpu-seconds nobody knows how long that takes")
+        console.print("without --cpu-seconds there is no estimate of the time")
 
 
 def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -125,8 +124,6 @@ def evaluate(
             playing = _on_ray(config, policy_config, workers, problems, total, options)
         else:
             player = start.load(device=device, seed=seed, **sampling)
-            used = getattr(player, "sampling", None)
-            folder.sampled_with = {} if used is None else dataclasses.asdict(used)
             playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
         with playing as play:
             done = play_and_keep(play, total, folder.episodes_path, console=console)
@@ -134,7 +131,7 @@ def evaluate(
 
 
 def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
-    """Of a generator so many different problems, or all there are, again and again."""
+    """Limits a generator to the number of different problems that the episodes need, or to all that it has."""
     from mathturn_gym.problems import distinct
 
     return source if source.size is not None else distinct(source, -(-total // samples), seed, fewer=True)
@@ -238,7 +235,6 @@ class _Folder:
     def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
         self.path = path
         self.episodes_path = path / "episodes.jsonl"
-        self.sampled_with: dict[str, Any] = {}
         settings_path = path / "settings.json"
         if path.exists() and not path.is_dir():
             raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
@@ -280,17 +276,12 @@ class _Folder:
         try:
             before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; --overwrite begins anew") from error
-        # `sampled_with` follows from the other settings, and is written at the end.
-        changed = [
-            name
-            for name in (*now, *before)
-            if name != "episodes" and not name.startswith("sampled_with") and before.get(name) != now.get(name)
-        ]
+            raise CheckpointError(f"{error}; --overwrite starts over") from error
+        changed = [name for name in (*now, *before) if name != "episodes" and before.get(name) != now.get(name)]
         if changed:
             raise InvalidValueError(
                 f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {now.get(changed[0])!r};"
-                " an evaluation goes on with the settings it began with (--overwrite begins anew)"
+                " an evaluation goes on with the settings it began with (--overwrite starts over)"
             )
 
 
@@ -307,9 +298,6 @@ def _report(
     from mathturn_gym.episodes.metrics import read_leniently, summarize
     from mathturn_gym.show.view import write_report
 
-    # What was sampled with, also where the command left it to the policy ("temperature": null).
-    settings = {**settings, "sampled_with": folder.sampled_with} if folder.sampled_with else settings
-    write_json(folder.path / "settings.json", settings)
     report = summarize(episodes)
     again = read_leniently(episodes) if looks_for_marks(config) else None
     lenient = {} if again is None else _accuracies(summarize(again, by=()))

@@ -156,7 +156,7 @@ def play_episodes(env: Any, policy: Any, episodes: int, *, seed: int, console: C
     console.print(counted, highlight=False, soft_wrap=True)
 
 
-# ---- `mathturn play`: you against the environment, or watch a policy
+# ---- the command
 
 
 @with_env_options

@@ -16,7 +16,7 @@ from mathturn_gym.cli._options import (
     TASKS,
     EnvOptions,
     grouped,
-    speaks_for_nobody,
+    is_silent_rank,
     training_engine,
     with_env_options,
 )
@@ -85,7 +85,7 @@ def train(
     from mathturn_gym.baselines.overrides import parse_settings
     from mathturn_gym.baselines.run_folder import code_named_in, read_config, read_metrics
 
-    console = terminal(quiet=speaks_for_nobody(engine))
+    console = terminal(quiet=is_silent_rank(engine))
     limits = {"tokens": tokens, "total_tokens": total_tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
     budget = {name: value for name, value in limits.items() if value is not None}
     named = {"seed": seed, "keep": keep}

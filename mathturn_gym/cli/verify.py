@@ -36,7 +36,7 @@ _CHUNK = 256
         "A file of answers, or of episodes": ("file", "against", "show_changed", "out"),
         "Audit: verifiers on labeled cases": ("audit", "verifier", "cases", "limit", "show_wrong"),
         "The verifier": ("form", "extract", "rel_tol", "decimals", "timeout", "memory_mb", "workers"),
-        "Judge: who is asked where the verifier cannot decide": (
+        "Judge: decides where the verifier cannot": (
             "judge",
             "judge_model",
             "judge_key_env",
@@ -74,9 +74,7 @@ def verify(
             "evaluated, equivalent, math-verify, trl or package.module:function. Logs: recorded."
         ),
     ] = None,
-    show_changed: Annotated[
-        int, typer.Option(help="With --against: print so many answers whose verdict changed.")
-    ] = 10,
+    show_changed: Annotated[int, typer.Option(help="With --against: number of changed verdicts to print.")] = 10,
     out: Annotated[
         Path | None, typer.Option(help="Where verdicts (JSON lines) or an audit (.json, .md, .html) go.")
     ] = None,
@@ -95,13 +93,15 @@ def verify(
             help="With --audit: a file of labeled cases beside the suite of the package; --file: instead of it."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="With --audit: only so many cases, spread over the file.")] = None,
-    show_wrong: Annotated[int, typer.Option(help="With --audit: print so many misjudged cases a verifier.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(help="With --audit: number of cases to use, spread over the file.")
+    ] = None,
+    show_wrong: Annotated[int, typer.Option(help="With --audit: number of misjudged cases to print per verifier.")] = 0,
     judge: Annotated[
         str | None,
         typer.Option(
-            help="Who is asked where the verifier cannot decide: the http(s) URL of an OpenAI-compatible server (with "
-            "--judge-model), or package.module:function. Nobody by default."
+            help="What decides where the verifier cannot: the http(s) URL of an OpenAI-compatible server (with "
+            "--judge-model), or package.module:function. None by default."
         ),
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="The judge's name on its server.")] = None,

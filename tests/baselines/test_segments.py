@@ -14,7 +14,7 @@ from mathturn_gym.baselines import RunConfig
 from mathturn_gym.baselines._evaluation import with_advantages
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.batches import episode_of_rows, select_episodes, without_cut_off
-from mathturn_gym.baselines.trainer import Drawn, Trainer
+from mathturn_gym.baselines.trainer import SampledBatch, Trainer
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.episodes.returns import returns_to_go
 from mathturn_gym.errors import InvalidValueError
@@ -50,7 +50,7 @@ def test_every_algorithm_that_credits_turns_learns_from_them(small: Small, algor
     trainer = make(small, algorithm)
     try:
         episodes = episodes_in_segments(trainer.algorithm.episodes_per_problem, trainer.policy.vocab_size)
-        trainer.draw = lambda: Drawn(episodes, episodes)  # type: ignore[method-assign]
+        trainer.draw = lambda: SampledBatch(episodes, episodes)  # type: ignore[method-assign]
         figures = trainer.step()
         assert np.isfinite(list(figures.values())).all()
         noted = [episode.token_values["advantage"] for episode in trainer._learned_from]
@@ -67,7 +67,7 @@ def test_one_that_credits_tokens_says_that_it_cannot(small: Small, algorithm: st
     trainer = make(small, algorithm)
     try:
         episodes = episodes_in_segments(1, trainer.policy.vocab_size)
-        trainer.draw = lambda: Drawn(episodes, episodes)  # type: ignore[method-assign]
+        trainer.draw = lambda: SampledBatch(episodes, episodes)  # type: ignore[method-assign]
         with pytest.raises(
             InvalidValueError, match=f"{algorithm} gives tokens their advantages, and reads an episode as"
         ):

@@ -153,7 +153,7 @@ def test_padding_a_batch_in_groups_leaves_its_gradient_as_it_is() -> None:
     assert any(float(grad.abs().max()) > 1e-3 for grad in whole_grads)
 
 
-class Drawn(ProblemSource):
+class SampledBatch(ProblemSource):
     """A source that remembers what was drawn from it."""
 
     def __init__(self, name: str) -> None:
@@ -171,7 +171,7 @@ class Drawn(ProblemSource):
 
 def test_only_right_answers_are_learned_in_the_world_and_only_of_the_train_splits() -> None:
     dialogue = Dialogue(train_tokenizer(WORLD.phrases))
-    sources = [Drawn(name) for name in WORLD.problems]
+    sources = [SampledBatch(name) for name in WORLD.problems]
     seen, turns = set(), []
     for seed in range(400):
         for source in sources:
@@ -195,7 +195,7 @@ def test_only_right_answers_are_learned_in_the_world_and_only_of_the_train_split
 
 def test_who_writes_down_the_calculation_is_told_its_value_in_the_environments_words(tmp_path: Path) -> None:
     dialogue = Dialogue(train_tokenizer(CALCULATOR.phrases))
-    source = Drawn("add3")
+    source = SampledBatch("add3")
     asked, told = [], []
     for seed in range(400):
         source.problems.clear()

@@ -257,7 +257,7 @@ def test_dry_run_lists_and_writes_nothing(tmp_path: Path) -> None:
     assert "training ends within 13 min" in done.output
     assert not (tmp_path / "out").exists()
     flags = ("--algorithms", "grpo", "--tasks", "lins", "--tokens", "9", "--out", str(tmp_path / "out"))
-    assert "without --cpu-seconds nobody knows how long" in run(*flags, "--dry-run").output
+    assert "without --cpu-seconds there is no estimate of the time" in run(*flags, "--dry-run").output
     with pytest.raises(InvalidValueError, match="did you mean 'group_size'"):
         run(*flags, "--dry-run", "--set", "groupsize=4")
 

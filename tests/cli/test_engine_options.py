@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mathturn_gym.cli._options import ray_settings, speaks_for_nobody, training_engine
+from mathturn_gym.cli._options import is_silent_rank, ray_settings, training_engine
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.neighbors.engines.distributed import DistributedTraining
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
@@ -42,7 +42,7 @@ def test_mistakes_of_training() -> None:
 
 def test_only_the_first_rank_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
-    assert speaks_for_nobody("distributed")
-    assert not speaks_for_nobody("ray")
+    assert is_silent_rank("distributed")
+    assert not is_silent_rank("ray")
     monkeypatch.setenv("RANK", "0")
-    assert not speaks_for_nobody("distributed")
+    assert not is_silent_rank("distributed")

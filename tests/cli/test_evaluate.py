@@ -38,7 +38,7 @@ def test_report_and_episodes(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "a" / "report.json").read_text())
     assert report["episodes"] == 40
     assert report["settings"]["policy"] == "builtin"
-    assert report["settings"]["sampled_with"]["temperature"] == 1.0, "not null: what was used"
+    assert report["settings"]["temperature"] == 1.0, "not null: what was used"
     for name in ("acc@1", "acc@4", "turns", "corrected", "tokens"):
         figure = report["figures"][name]
         assert figure["low"] <= figure["value"] <= figure["high"]
@@ -212,7 +212,7 @@ def test_broken_settings_are_named(tmp_path: Path, text: str) -> None:
     args = ["--policy", "random", "--episodes", "2", "--out", str(tmp_path)]
     evaluate(*args)
     (tmp_path / "settings.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(CheckpointError, match="--overwrite begins anew"):
+    with pytest.raises(CheckpointError, match="--overwrite starts over"):
         evaluate(*args, "--resume")
 
 

@@ -1,10 +1,13 @@
-"""The algorithms: a file each, a frozen dataclass of its own options with two methods, `credit` and `loss`.
+"""The algorithms: each is a frozen dataclass of its options with two methods, `credit` and `loss`.
 
-    reinforce, rloo, reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo, gspo, ppo, online_rft    as published
-    clipped_reinforce, turn_rloo, shrunk_rloo, turn_reinforce_pp, scaled_dr_grpo, turn_ppo        variants that say what
-                                                                                                  they vary
+    reinforce.py    reinforce, clipped_reinforce, reinforce_pp, reinforce_pp_baseline, turn_reinforce_pp
+    rloo.py         rloo, turn_rloo, shrunk_rloo
+    grpo.py         grpo, dr_grpo, scaled_dr_grpo, gspo
+    ppo.py          ppo, turn_ppo, on the critic of critic.py
+    online_rft.py   online_rft
 
-`register` makes a class known by a name; a file that is put here is found. Nothing here loads torch.
+A file has a method as published and its variants, whose `source` says what they vary. `register` gives a class its name;
+every file in this folder is found without being listed anywhere. Nothing here loads torch.
 """
 
 from __future__ import annotations

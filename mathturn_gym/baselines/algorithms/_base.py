@@ -1,4 +1,4 @@
-"""What an algorithm is: options of its own, what a turn was worth (`credit`), and the loss that is made of it (`loss`).
+"""The base classes of algorithms: options, advantages (`credit`) and the loss (`loss`).
 
     each iteration:  collect ─► credit ─► pack ─► minibatches: log-probs ─► loss ─► optimizer
                                 ^^^^^^                                      ^^^^
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 Advantages: TypeAlias = "list[npt.NDArray[np.float32]]"
-"""One array (K,) per episode: what each of its turns was worth."""
+"""One array (K,) per episode: the advantage of each turn."""
 
 _IN_0_1: Final = ("clip", "discount", "gae_lambda", "baseline_decay")
 _AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learning_rate", "clip_high", "shrinkage")
@@ -128,10 +128,10 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseAlgorithm(ABC):
-    """Anything that `train` can be given as its algorithm: a frozen dataclass of its own options.
+    """Base class of everything that `train` accepts as an algorithm: a frozen dataclass of options.
 
-    `register` gives a class a name, a title and a source; without it a class goes by its import path. Options whose names are known here (`clip`, `discount`,
-    `group_size` and the like) are checked; a subclass checks its others in `__post_init__`.
+    `register` gives a class a name, a title and a source; without it the import path is the name. Options with well-known
+    names (`clip`, `discount`, `group_size` and the like) are checked here, others by the subclass in `__post_init__`.
     """
 
     name: ClassVar[str]
@@ -200,10 +200,10 @@ class BaseAlgorithm(ABC):
 
 
 class State:
-    """What an algorithm keeps from one iteration to the next; this one keeps nothing."""
+    """State of an algorithm between iterations; this one is empty."""
 
     def update(self, batch: PackedBatch, rate: float) -> Metrics:
-        """Learns something of its own from a batch (a critic does), before the policy does.
+        """Updates the state from a batch, before the policy's update (a critic is trained here).
 
         Args:
             batch: What `credit` has made of the iteration's episodes.
@@ -215,15 +215,15 @@ class State:
         return {}
 
     def numbers(self) -> Mapping[str, Any]:
-        """What a checkpoint has to hold, of JSON types."""
+        """Returns the JSON part of the state, for a checkpoint."""
         return {}
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """What a checkpoint has to hold, of tensors."""
+        """Returns the tensors of the state, for a checkpoint."""
         return {}
 
     def load(self, numbers: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes back what `numbers` and `tensors` gave, which may stand among others.
+        """Restores the state from `numbers` and `tensors`, which may contain other entries.
 
         Raises:
             KeyError, TypeError, ValueError: something is missing or does not fit.
@@ -235,7 +235,7 @@ StateT = TypeVar("StateT", bound=State, default=State)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Episodes whose loss is asked for: a share of a minibatch.
+    """A share of a minibatch whose loss is computed at once.
 
     Args:
         batch: The rows.
@@ -284,13 +284,12 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
     """An algorithm that trains a language model: options, `credit` and `loss`.
 
     Args:
-        entropy_weight: What a nat of entropy takes off the loss; a mean over tokens, whatever the policy's own term is.
-        kl_weight: What a nat of KL from the policy at the start (k3 estimate, a mean over tokens) adds to the loss; 0
-            needs no reference model. A list is a weight for each turn, its last one for all that follow: SCoRe (Kumar
-            et al. 2024, arXiv:2409.12917) holds the first turn by `[10.0, 0.0]` or the like.
-        reward_kl: What a nat of KL from the start (k1 estimate) takes off the reward of the turn that spent it; the
-            other place for a KL (Stiennon et al. 2020, arXiv:2009.01325): credit counts it, so that an early turn
-            answers for the drift of later ones.
+        entropy_weight: Weight of the entropy bonus, a mean over tokens in nats.
+        kl_weight: Weight of the KL to the initial policy in the loss (k3 estimate, a mean over tokens); 0 needs no
+            reference model. A list has one weight per turn, the last one for all that follow: SCoRe (Kumar et al. 2024,
+            arXiv:2409.12917) constrains the first turn, as in `[10.0, 0.0]`.
+        reward_kl: Reward taken off a turn per nat of its KL to the initial policy (k1 estimate; Stiennon et al. 2020,
+            arXiv:2009.01325). Returns contain it, so that an early turn also pays for the drift of later ones.
     """
 
     kind = "language model"
@@ -313,7 +312,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
             object.__setattr__(self, "kl_weight", tuple(self.kl_weight))
 
     def begin(self, trainer: Learner) -> StateT:
-        """What it keeps from one iteration to the next, as a run begins.
+        """Returns the state of a new run.
 
         Args:
             trainer: Policy, optimizer settings and device of the run.
@@ -322,7 +321,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     @abstractmethod
     def credit(self, episodes: Sequence[Episode], state: StateT) -> Advantages | PackedBatch:
-        """What each turn, or each token, was worth.
+        """Computes the advantage of each turn, or of each token.
 
         Args:
             episodes: An iteration's, in order of their index; `Episode.group` names those on one problem, and
@@ -336,7 +335,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     @abstractmethod
     def loss(self, logprobs: torch.Tensor, part: Part, state: StateT) -> PolicyLoss:
-        """What the policy minimizes; mostly a call of `part.policy_loss`.
+        """Computes the loss of the policy; usually one call of `part.policy_loss`.
 
         Args:
             logprobs: float32 (B, T), of the rows of `part.batch` under the policy as it is now.
@@ -346,7 +345,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     @property
     def needs_reference(self) -> bool:
-        """True where the policy at the start has to be kept, to measure the KL from it."""
+        """True if a KL to the initial policy is used, so that a copy of it has to be kept."""
         weights = self.kl_weight if isinstance(self.kl_weight, Sequence) else (self.kl_weight,)
         return any(weights) or self.reward_kl > 0
 

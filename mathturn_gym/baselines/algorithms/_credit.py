@@ -1,4 +1,4 @@
-"""What algorithms make their credit of: the estimators of `mathturn_gym.episodes.returns`, and returns of single tokens."""
+"""Building blocks of `credit`: estimators of advantages, corrected rewards, returns of tokens, running means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def estimate(episodes: Sequence[Episode], estimator: Estimator, **options: Any) -> Advantages:
-    """`advantages` without the warning about a biased estimator: an algorithm is what its paper says it is.
+    """Calls `advantages` without its warning about biased estimators.
+
+    An algorithm is implemented as published, also where its estimator is biased (`docs/returns.md`).
 
     Args:
         episodes: An iteration's.
@@ -34,7 +36,7 @@ def estimate(episodes: Sequence[Episode], estimator: Estimator, **options: Any) 
 
 
 def differ(episodes: Sequence[Episode]) -> bool:
-    """True where at some turn two episodes have different returns: something can be learned from the batch alone."""
+    """True if two episodes have different returns at some turn, so that their group has a learning signal."""
     returns = [episode.returns for episode in episodes if episode.returns is not None]
     for turn in range(max(map(len, returns), default=0)):
         seen = np.array([one[turn] for one in returns if len(one) > turn], np.float64)
@@ -44,11 +46,10 @@ def differ(episodes: Sequence[Episode]) -> bool:
 
 
 def continued(episodes: Sequence[Episode], discount: float) -> list[Episode]:
-    """Episodes that their context cut off, worth what they got and what would have followed.
+    """Bootstraps truncated episodes with the mean return of the other episodes at the turn that is missing.
 
-    A turn that nobody played has no return. What stands for it is the mean return of the turns of that number that
-    were played in the batch, by episodes that came to their end; 0 where there was none. (A critic's value of the
-    context at the cut would stand there by itself: no loss ever covers that position, for nothing follows it.)
+    The mean is over the episodes of the batch that terminated and reached that turn; it is 0 if there is none. A critic's
+    value of the last context would not do: no loss trains the critic at that position, because no token follows it.
 
     Args:
         episodes: An iteration's.
@@ -71,12 +72,12 @@ def continued(episodes: Sequence[Episode], discount: float) -> list[Episode]:
 def charged(
     episodes: Sequence[Episode], spent: Sequence[npt.NDArray[np.float64]], price: float, discount: float
 ) -> list[Episode]:
-    """Episodes whose turns pay for their KL from the policy at the start.
+    """Takes each turn's KL to the initial policy off its reward.
 
     Args:
         episodes: An iteration's.
-        spent: One array (K,) per episode: nats.
-        price: Of a nat.
+        spent: One array (K,) per episode: the KL of its turns in nats.
+        price: Reward per nat.
         discount: Per turn.
     """
     return [_with_rewards(e, e.rewards - price * kl, discount) for e, kl in zip(episodes, spent, strict=True)]
@@ -97,10 +98,9 @@ def token_gae(
 
     Args:
         values: float64 (n,); the value of the context before each sampled token.
-        lengths: int64 (K,), adding up to n; tokens of each turn. A turn without tokens passes its reward on to the one
-            before.
-        rewards: (K,); each falls on its turn's last token.
-        discount: Between the last token of a turn and the next turn.
+        lengths: int64 (K,), with sum n; tokens of each turn. The reward of a turn without tokens goes to the turn before.
+        rewards: (K,); each is the reward of its turn's last token.
+        discount: Applied between the last token of a turn and the next turn.
         gae_lambda: Per token.
 
     Returns:
@@ -123,13 +123,13 @@ def token_gae(
 def token_returns(
     token_rewards: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], rewards: npt.ArrayLike, discount: float
 ) -> npt.NDArray[np.float64]:
-    """Returns-to-go of the tokens of one episode that have rewards of their own besides their turns'.
+    """Returns-to-go of the tokens of one episode, from rewards per token and rewards per turn.
 
     Args:
         token_rewards: float64 (n,).
-        lengths: int64 (K,), adding up to n; tokens of each turn.
-        rewards: (K,); each falls on its turn's last token.
-        discount: Between turns; within a turn nothing is discounted.
+        lengths: int64 (K,), with sum n; tokens of each turn.
+        rewards: (K,); each is the reward of its turn's last token.
+        discount: Applied between turns, not within a turn.
 
     Returns:
         float64 (n,).
@@ -148,21 +148,18 @@ def token_returns(
     return result
 
 
-# ---- a baseline per turn that is known before the turn is played: a running mean of its returns
-
-
 _LEAST_SPREAD: Final = 1e-3
-"""Of the returns' own size: what is smaller is rounding, not a difference between actions."""
+"""Share of the returns' size below which a spread of advantages is rounding."""
 
 
 class RunningMeans(State):
     """Running means of the returns of each turn.
 
-    A turn's mean is over earlier iterations only, so it does not depend on the actions that it judges, and the
-    gradient stays unbiased; in a turn's first iteration there is nothing earlier, and that batch's own mean is taken.
+    The mean of a turn is over earlier iterations only. It does not depend on the actions that it is the baseline of, so the
+    gradient is unbiased. In the first iteration with a turn, the mean of that batch is used.
 
     Args:
-        decay: What is kept of the old mean per iteration, in [0, 1].
+        decay: Weight of the old mean in an iteration's update, in [0, 1].
 
     >>> baseline = RunningMeans(decay=0.5)
     >>> [a.tolist() for a in baseline.center([np.array([1.0]), np.array([-1.0, 1.0])])]
@@ -179,7 +176,7 @@ class RunningMeans(State):
         self.mean_square: float | None = None
 
     def center(self, returns: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[np.float64]]:
-        """Each return minus the mean of its turn; moves the means on.
+        """Subtracts the mean of its turn from each return, and updates the means.
 
         Args:
             returns: One array (K,) per episode.
@@ -201,16 +198,15 @@ class RunningMeans(State):
     def scale(
         self, centered: Sequence[npt.NDArray[Any]], returns: Sequence[npt.NDArray[Any]]
     ) -> list[npt.NDArray[np.float32]]:
-        """Advantages divided by their root mean square; moves its running mean on.
+        """Divides advantages by their root mean square, and updates its running mean.
 
-        The divisor is that of this batch or of those before it, whichever is larger. Of this batch alone it would turn
-        a batch in which all went wrong, after one in which something went right, into advantages of full size for
-        everything; of those before it alone, the first success after a long time into one of any size. So no advantage
-        exceeds the square root of the number of turns, and what a dry batch teaches fades as the dryness lasts.
+        The divisor is the larger one of this batch's and the running one. With this batch's alone, a batch without success
+        after one with success would get advantages of full size. With the running one alone, the first success after a long
+        time could get an advantage of any size. The larger one bounds advantages by the square root of their number.
 
         Args:
-            centered: What `center` gave.
-            returns: What it was given.
+            centered: Result of `center`.
+            returns: Argument of `center`.
 
         Returns:
             One array per episode, float32 (K,).
@@ -227,11 +223,11 @@ class RunningMeans(State):
         return [(one / divisor if divisor else np.zeros_like(one)).astype(np.float32) for one in centered]
 
     def numbers(self) -> Mapping[str, Any]:
-        """The means by turn, and the mean square of the advantages."""
+        """Returns the means by turn and the mean square of the advantages."""
         return {"baselines": list(self.means), "mean_square": self.mean_square}
 
     def load(self, numbers: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes the means back."""
+        """Restores the means."""
         self.means = [float(mean) for mean in numbers["baselines"]]
         square = numbers["mean_square"]
         self.mean_square = None if square is None else float(square)

@@ -1,7 +1,7 @@
-"""Algorithms with a critic: what they share, and the critic's training.
+"""Algorithms with a critic: their common part, and the critic's training.
 
-The critic is a network of its own (`_value_network`), so that its loss moves nothing of the policy: a critic that shares
-the policy's trunk has its gradients in the policy, and with a small model the two disagree.
+The critic is a separate network (`_value_network`). With a shared trunk, gradients of the critic's loss would change the
+policy, which hurts small models.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
 
     Args:
         discount: Per turn, in [0, 1].
-        gae_lambda: Of the generalized advantages, in [0, 1].
-        critic_learning_rate: The critic's, scheduled like the policy's; None is the policy's.
+        gae_lambda: Lambda of the generalized advantages, in [0, 1].
+        critic_learning_rate: Learning rate of the critic, scheduled like the policy's; None is the policy's.
     """
 
     discount: float = 1.0
@@ -43,7 +43,7 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
     def judge(
         self, episodes: Sequence[Episode], batch: PackedBatch, values_BT: torch.Tensor, state: CriticState
     ) -> PackedBatch:
-        """The batch with `advantages`, and with `returns` holding what the critic should have said.
+        """Returns the batch with `advantages`, and with the critic's targets in `returns`.
 
         Args:
             episodes: An iteration's.
@@ -54,23 +54,23 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
 
     @abstractmethod
     def judged(self, part: PackedBatch) -> torch.Tensor:
-        """Bool (B, T): tokens before which the critic is trained."""
+        """Bool (B, T): tokens whose preceding context the critic is trained on."""
 
     def begin(self, trainer: Learner) -> CriticState:
-        """A critic that knows nothing."""
+        """Returns an untrained critic."""
         return CriticState(self, trainer)
 
     def credit(self, episodes: Sequence[Episode], state: CriticState) -> PackedBatch:
-        """Advantages by the critic as it is before this iteration's update."""
+        """Advantages from the critic before this iteration's update."""
         batch = state.trainer.pack(episodes)
         judged = self.judge(episodes, batch, state.values(batch), state)
         if not differ(episodes):
-            # What is left of equal returns is the critic's error, and normalizing would make it as large as a signal.
+            # With equal returns, advantages are only the critic's error, which normalizing would scale up to a signal.
             return judged.replace_tensors({"advantages": judged.advantages.new_zeros(judged.advantages.shape)})
         return judged
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: CriticState) -> PolicyLoss:
-        """The clipped objective, every token counting alike."""
+        """The clipped objective, a mean over tokens."""
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
 
 
@@ -78,8 +78,8 @@ class CriticState(State):
     """The critic of a run, with its optimizer.
 
     Args:
-        algorithm: Says where the critic is asked.
-        trainer: Of the run.
+        algorithm: Decides at which tokens the critic is trained.
+        trainer: The run's trainer.
     """
 
     def __init__(self, algorithm: CriticAlgorithm, trainer: Learner) -> None:
@@ -103,7 +103,7 @@ class CriticState(State):
         return values
 
     def update(self, batch: PackedBatch, rate: float) -> Metrics:
-        """Squared error to the targets, in as many steps as the policy takes."""
+        """Trains the critic on the squared error to its targets, with as many steps as the policy takes."""
         judged = self._algorithm.judged
         errors, targets = [], batch.returns[judged(batch)]
         for minibatch in self.trainer.minibatches(batch, "critic"):
@@ -124,7 +124,7 @@ class CriticState(State):
         return {"critic_loss": float(np.mean(errors)), "critic_explained_variance": explained}
 
     def numbers(self) -> Mapping[str, Any]:
-        """Its gradient steps."""
+        """Returns the number of gradient steps."""
         return {"critic_steps": self._optimizer.steps}
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
@@ -133,7 +133,7 @@ class CriticState(State):
         return {**weights, **self._optimizer.tensors("critic")}
 
     def load(self, numbers: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Takes them back."""
+        """Restores weights and optimizer."""
         prefix = "critic.weights."
         weights = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:

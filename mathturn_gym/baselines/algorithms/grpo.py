@@ -1,8 +1,18 @@
-"""GRPO: an episode's return against its group's mean, divided by the group's deviation.
+"""GRPO: the return of an episode against the mean of its group, divided by the deviation of the group.
 
-Shao et al. 2024, arXiv:2402.03300 (outcome supervision). Every token of an episode has the same advantage, whichever
-turn it belongs to, and the loss is the mean over episodes of the mean over their tokens. A group whose episodes all
-have the same return teaches nothing. The paper's KL term is `kl_weight`, .04 there.
+Outcome supervision of Shao et al. 2024 (arXiv:2402.03300): all tokens of an episode have the same advantage, in every turn.
+A group with equal returns has no advantage and no gradient. The paper's KL term is `kl_weight` (.04 there). The
+algorithms differ in scale and in the unit of ratio and mean:
+
+| algorithm | divided by | ratio per | loss is a mean over | source |
+|---|---|---|---|---|
+| `grpo` | the group's deviation | token | episodes, of their token means | Shao et al. 2024 |
+| `dr_grpo` | nothing | token | the most tokens that the episodes could have | Liu et al. 2025, arXiv:2503.20783 |
+| `scaled_dr_grpo` | root mean square over the batch | token | the same | a variant |
+| `gspo` | the group's deviation | episode | episodes | Zheng et al. 2025, arXiv:2507.18071 |
+
+Dr. GRPO leaves both divisions of GRPO out: that by the deviation prefers problems that are nearly always or nearly never
+solved, that by the length prefers short right and long wrong answers.
 """
 
 from __future__ import annotations
@@ -19,7 +29,6 @@ from mathturn_gym.episodes.returns import scale_advantages
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.baselines.algorithms._base import Advantages
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.types import Episode
 
@@ -46,11 +55,8 @@ class GRPO(Clipping, GroupAlgorithm):
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization="sequence")
 
 
-# ---- dr. GRPO: GRPO without its two divisions (Liu et al. 2025, arXiv:2503.20783)
-
-
 class EpisodeBudget(State):
-    """Knows how long an episode could be.
+    """Holds the longest possible episode.
 
     Args:
         tokens: The most tokens that the policy can sample in an episode.
@@ -74,7 +80,7 @@ class DrGRPO(Clipping, GroupAlgorithm[EpisodeBudget]):
     discount: float = 1.0
 
     def begin(self, trainer: Learner) -> EpisodeBudget:
-        """Notes the constant that sums over tokens are divided by."""
+        """Returns the constant that sums over tokens are divided by."""
         env = trainer.config.env
         return EpisodeBudget(env.value("num_turns") * env.value("max_completion_tokens"))
 
@@ -88,9 +94,6 @@ class DrGRPO(Clipping, GroupAlgorithm[EpisodeBudget]):
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, denominator=most)
 
 
-# ---- dr. GRPO with advantages on a common scale: divided by their root mean square over the batch
-
-
 @register("scaled_dr_grpo", title="scaled Dr. GRPO", source="a variant: Dr. GRPO with scaled advantages")
 @dataclass(frozen=True, kw_only=True)
 class ScaledDrGRPO(DrGRPO):
@@ -99,9 +102,6 @@ class ScaledDrGRPO(DrGRPO):
     def credit(self, episodes: Sequence[Episode], state: EpisodeBudget) -> Advantages:
         """Whole-episode returns, centered within their groups, divided by one number for the batch."""
         return scale_advantages(super().credit(episodes, state), center=False, by="rms")
-
-
-# ---- gSPO: GRPO's advantages with one importance ratio per episode (Zheng et al. 2025, arXiv:2507.18071)
 
 
 @register("gspo", title="GSPO", source="Zheng et al. 2025, arXiv:2507.18071")

@@ -1,9 +1,15 @@
-"""PPO over tokens, with a separate critic (Schulman et al. 2017, arXiv:1707.06347).
+"""PPO with a separate critic, over tokens or over turns (Schulman et al. 2017, arXiv:1707.06347).
 
-A token is an action, a turn's reward falls on its last token, and `gae_lambda` counts tokens (generalized advantages:
-Schulman et al. 2016, arXiv:1506.02438). The discount is applied where one turn ends and the next begins, and nowhere
-else, so that it means what it does for the other algorithms. Advantages are normalized over the batch, as every
-implementation does and the paper does not say.
+Advantages are generalized advantage estimates (GAE; Schulman et al. 2016, arXiv:1506.02438), normalized over the batch, as
+implementations do and the paper does not say.
+
+| algorithm | action | the critic values | `gae_lambda` counts | source |
+|---|---|---|---|---|
+| `ppo` | a token | every context that ends with a sampled token | tokens | both papers |
+| `turn_ppo` | a turn (completion) | the context before a turn | turns | a variant |
+
+In `ppo`, a turn's reward is that of its last token. The discount is applied between turns and nowhere else, so that it
+means the same as in the other algorithms.
 """
 
 from __future__ import annotations
@@ -57,9 +63,6 @@ class PPO(CriticAlgorithm):
     def judged(self, part: PackedBatch) -> torch.Tensor:
         """Every token that was sampled."""
         return part.loss_mask
-
-
-# ---- pPO over turns: a completion is one action, and the critic says what the context before it was worth
 
 
 @register("turn_ppo", title="turn PPO", source="a variant: PPO with turns as actions")

@@ -1,9 +1,19 @@
-"""REINFORCE with a baseline: the policy gradient of a batch that the policy has just sampled.
+"""REINFORCE with a baseline, and REINFORCE++.
 
-Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", in the form
-with returns-to-go and a baseline (Sutton & Barto 2018, section 13.4). What follows a turn, minus what that usually is,
-weighs the gradient of the log-probability of its completion; one gradient step per batch. No ratio, no clipping, no
-division by a deviation.
+The policy gradient of a batch that the policy has just sampled: A * grad log p(completion), where the advantage A of a turn
+is its return-to-go minus a baseline (Sutton & Barto 2018, section 13.4). The algorithms differ in baseline, scale and loss:
+
+| algorithm | baseline | scale | loss | source |
+|---|---|---|---|---|
+| `reinforce` | running mean per turn | none | log-prob, summed over an episode; one step per batch | Williams 1992 |
+| `clipped_reinforce` | the same | root mean square | PPO's, token mean | a variant |
+| `reinforce_pp` | mean over the batch's tokens | their deviation | PPO's, token mean | Hu et al. 2025, arXiv:2501.03262 |
+| `reinforce_pp_baseline` | mean of the group, then of the tokens | their deviation | PPO's, token mean | the same paper |
+| `turn_reinforce_pp` | mean over the batch's turns | their deviation | PPO's, token mean | a variant |
+
+Williams 1992 is "Simple statistical gradient-following algorithms for connectionist reinforcement learning". A loss with
+clipped ratios allows several gradient steps per batch. `turn_reinforce_pp` counts every turn once; the published method
+counts a turn as often as it has tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +52,7 @@ class REINFORCE(Algorithm[RunningMeans]):
 
     Args:
         discount: Per turn, in [0, 1].
-        baseline_decay: What the running means keep of themselves per iteration, in [0, 1].
+        baseline_decay: Decay of the running means per iteration, in [0, 1].
         group_size: Episodes per problem. The baseline does not use groups: 1 sees the most problems.
     """
 
@@ -53,7 +63,7 @@ class REINFORCE(Algorithm[RunningMeans]):
     group_size: int = 1
 
     def begin(self, trainer: Learner) -> RunningMeans:
-        """Means without a history."""
+        """Returns empty running means."""
         return RunningMeans(self.baseline_decay)
 
     def credit(self, episodes: Sequence[Episode], state: RunningMeans) -> Advantages:
@@ -62,13 +72,10 @@ class REINFORCE(Algorithm[RunningMeans]):
         return [advantages.astype("float32") for advantages in centered]
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: RunningMeans) -> PolicyLoss:
-        """Advantage times log-probability, added up over an episode's tokens, averaged over episodes."""
+        """Advantage times log-prob, summed over an episode's tokens, averaged over episodes."""
         return part.policy_loss(
             logprobs, objective="policy_gradient", ratio=None, denominator=part.minibatch.count("sequence")
         )
-
-
-# ---- rEINFORCE's advantages in PPO's loss: several gradient steps per batch, with clipped ratios
 
 
 @register("clipped_reinforce", title="clipped REINFORCE", source="a variant: REINFORCE's advantages in PPO's loss")
@@ -77,8 +84,8 @@ class ClippedREINFORCE(Clipping, Algorithm[RunningMeans]):
     """REINFORCE with scaled advantages and clipped ratios; see the module.
 
     Args:
-        discount: Per turn, in [0, 1]; 0 lets every turn stand for itself.
-        baseline_decay: What the running means keep of themselves per iteration, in [0, 1].
+        discount: Per turn, in [0, 1]; with 0 a turn's return is its own reward.
+        baseline_decay: Decay of the running means per iteration, in [0, 1].
         group_size: Episodes per problem. The baseline does not use groups: 1 sees the most problems.
     """
 
@@ -87,7 +94,7 @@ class ClippedREINFORCE(Clipping, Algorithm[RunningMeans]):
     group_size: int = 1
 
     def begin(self, trainer: Learner) -> RunningMeans:
-        """Means without a history."""
+        """Returns empty running means."""
         return RunningMeans(self.baseline_decay)
 
     def credit(self, episodes: Sequence[Episode], state: RunningMeans) -> Advantages:
@@ -96,15 +103,12 @@ class ClippedREINFORCE(Clipping, Algorithm[RunningMeans]):
         return state.scale(state.center(returns), returns)
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: RunningMeans) -> PolicyLoss:
-        """The clipped objective, every token counting alike."""
+        """The clipped objective, a mean over tokens."""
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
 
 
-# ---- rEINFORCE++: returns centered and scaled over all tokens of the batch, and a clipped ratio
-
-
 class WithReference(State):
-    """Knows the policy at the start.
+    """Holds the trainer, which has the initial policy as its reference model.
 
     Args:
         trainer: Of the run.
@@ -121,7 +125,7 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
 
     Args:
         discount: Per turn, in [0, 1].
-        reward_kl: What a nat of KL from the start (k1 estimate, per token) takes off the reward; 0 needs no reference
+        reward_kl: Reward taken off per nat of KL to the initial policy (k1 estimate, per token); 0 needs no reference
             model.
         group_size: Episodes per problem; the paper has 1.
     """
@@ -132,7 +136,7 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
     group_size: int = 1
 
     def begin(self, trainer: Learner) -> WithReference:
-        """Keeps the trainer, which has the reference model."""
+        """Returns a state that holds the trainer."""
         return WithReference(trainer)
 
     def credit(self, episodes: Sequence[Episode], state: WithReference) -> Advantages | PackedBatch:
@@ -153,11 +157,8 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
         return state.trainer.with_token_advantages(batch, values_BT)
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: WithReference) -> PolicyLoss:
-        """The clipped objective, every token counting alike."""
+        """The clipped objective, a mean over tokens."""
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
-
-
-# ---- rEINFORCE++ with baseline: the group's mean is taken off first, and what is left is scaled over the whole batch
 
 
 @register("reinforce_pp_baseline", title="REINFORCE++ with baseline", source="Hu et al. 2025, arXiv:2501.03262")
@@ -178,11 +179,8 @@ class ReinforcePPBaseline(Clipping, GroupAlgorithm):
         return estimate(episodes, "reinforce_pp_baseline", discount=self.discount)
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
-        """The clipped objective, every token counting alike."""
+        """The clipped objective, a mean over tokens."""
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
-
-
-# ---- rEINFORCE++ with turns in place of tokens: every turn counts once in the batch's mean and deviation
 
 
 @register("turn_reinforce_pp", title="turn REINFORCE++", source="a variant: REINFORCE++ normalized over turns")
@@ -203,5 +201,5 @@ class TurnReinforcePP(Clipping, Algorithm):
         return estimate(episodes, "turn_reinforce_pp", discount=self.discount)
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
-        """The clipped objective, every token counting alike."""
+        """The clipped objective, a mean over tokens."""
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)

@@ -1,8 +1,16 @@
-"""RLOO: REINFORCE whose baseline is the mean return of the group's other episodes.
+"""RLOO: REINFORCE whose baseline is the mean return of the other episodes of the group.
 
-Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!"; Ahmadian et al. 2024, arXiv:2402.14740. An
-episode is one action with one return; its advantage weighs the gradient of its whole log-probability, and a batch is
-used for one gradient step. No clipping, no division by a deviation.
+The baseline of an episode does not contain its own return, so the gradient is unbiased (Kool et al. 2019, "Buy 4 REINFORCE
+samples, get a baseline for free!"; Ahmadian et al. 2024, arXiv:2402.14740). The algorithms differ in what one action is:
+
+| algorithm | action | baseline | loss | source |
+|---|---|---|---|---|
+| `rloo` | an episode | mean of the others of its group | log-prob, summed over an episode; one step per batch | both papers |
+| `turn_rloo` | a turn | mean of the others that reached it, of other problems if none did | PPO's, advantages scaled | a variant |
+| `shrunk_rloo` | a turn | the same, shrunk towards the other problems' mean (James & Stein 1961) | the same | a variant |
+
+`shrunk_rloo` estimates from the other groups how much shrinking helps, so that its baseline stays independent of the
+episode; `docs/returns.md` derives it.
 """
 
 from __future__ import annotations
@@ -20,7 +28,6 @@ from mathturn_gym.errors import raise_unknown_name
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.baselines.algorithms._base import Advantages, State
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.types import Episode
 
@@ -44,13 +51,10 @@ class RLOO(GroupAlgorithm):
         return estimate(episodes, "rloo", discount=self.discount)
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
-        """Advantage times log-probability, added up over an episode's tokens, averaged over episodes."""
+        """Advantage times log-prob, summed over an episode's tokens, averaged over episodes."""
         return part.policy_loss(
             logprobs, objective="policy_gradient", ratio=None, denominator=part.minibatch.count("sequence")
         )
-
-
-# ---- rLOO per turn, in PPO's loss: a turn's baseline is what the others of the group made of that turn
 
 
 @register("turn_rloo", title="turn RLOO", source="a variant: RLOO's baseline per turn, in PPO's loss")
@@ -61,7 +65,7 @@ class TurnRLOO(Clipping, GroupAlgorithm):
     Args:
         discount: Per turn, in [0, 1].
         scale_advantages: Divide the batch's advantages by their root mean square.
-        normalization: What the loss is a mean over: "token", or "sequence" (episodes, as in GRPO).
+        normalization: Unit of the loss's mean: "token", or "sequence" (episodes, as in GRPO).
     """
 
     discount: float = 1.0
@@ -69,7 +73,7 @@ class TurnRLOO(Clipping, GroupAlgorithm):
     normalization: Literal["token", "sequence"] = "token"
 
     def __post_init__(self) -> None:
-        """Checks the normalization too."""
+        """Checks the normalization."""
         super().__post_init__()
         if self.normalization not in ("token", "sequence"):
             raise_unknown_name("normalization", self.normalization, ("token", "sequence"))
@@ -84,17 +88,14 @@ class TurnRLOO(Clipping, GroupAlgorithm):
         return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization=self.normalization)
 
 
-# ---- turn RLOO whose baseline is shrunk towards what other problems' turns were worth
-
-
 @register("shrunk_rloo", title="shrunk RLOO", source="a variant: turn RLOO with a James-Stein baseline")
 @dataclass(frozen=True, kw_only=True)
 class ShrunkRLOO(TurnRLOO):
     """Turn RLOO with a shrunken baseline; see the module, and `TurnRLOO` for its other options.
 
     Args:
-        group_size: Episodes per problem; 1 leaves the other problems' mean alone.
-        shrinkage: How many episodes the other groups' mean counts for; None estimates it from the other groups.
+        group_size: Episodes per problem; with 1 the baseline is the other problems' mean.
+        shrinkage: Number of episodes that the other groups' mean counts for; None estimates it from the other groups.
     """
 
     smallest_group = 1

@@ -86,7 +86,7 @@ class ClassicAlgorithm(BaseAlgorithm):
 
     @classmethod
     def argument_names(cls) -> tuple[str, ...]:
-        """The constructor's arguments, without those that a run decides; the library is loaded for that."""
+        """Returns the constructor's arguments without those that the run determines (imports the library)."""
         parameters = inspect.signature(cls.library_class().__init__).parameters
         return tuple(name for name in parameters if name not in _DECIDED)
 
@@ -180,7 +180,7 @@ class ValueBased(ClassicAlgorithm):
     exploration_steps: int = 40_000
 
     def __post_init__(self) -> None:
-        """Checks the steps too."""
+        """Checks the steps."""
         super().__post_init__()
         check_int(f"{self.name}: exploration_steps", self.exploration_steps, low=1)
 

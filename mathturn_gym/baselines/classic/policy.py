@@ -1,4 +1,4 @@
-"""What stable-baselines3 trained in the token-level view, as a `Policy`: contexts of ids in, completions out.
+"""Wraps a policy of stable-baselines3 over single token ids as a `Policy`: contexts of ids in, completions out.
 
 So `collect`, evaluations and comparisons treat it as they treat a language model.
 """
@@ -75,9 +75,6 @@ def make_token_env(
     return env
 
 
-# ---- what stable-baselines3 trained in the token-level view, as a `Policy`: contexts of ids in, completions out
-
-
 Memory: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """State of an LSTM for one row: hidden and cell, float (layers, width)."""
 
@@ -113,7 +110,7 @@ class Sb3Policy:
 
     @property
     def tokenizer(self) -> Any:
-        """Of the environment that it was made for: other environments of a run take it from here."""
+        """Returns the tokenizer of its environment; other environments of a run use it."""
         return self._env.env.get_wrapper_attr("dialogue").tokenizer
 
     def complete(
@@ -172,7 +169,7 @@ class Sb3Policy:
         return self._finite(probs)
 
     def _distribution(self, windows: torch.Tensor, rows: Sequence[_Row]) -> Any:
-        """The policy's own distribution; a recurrent one's memories move on."""
+        """Returns the policy's distribution, and advances the state of a recurrent policy."""
         if self._maskable:
             masks = np.stack([self._env.masks_at(row.chosen, row.budget) for row in rows])
             return self._policy.get_distribution(windows, action_masks=masks)
@@ -213,7 +210,7 @@ class Sb3Policy:
 
 
 class _Row:
-    """One completion in the making."""
+    """A completion that is being sampled."""
 
     def __init__(self, context: Ids, budget: int, seed: int) -> None:
         self.context = np.asarray(context, np.int64)
@@ -236,10 +233,10 @@ class _Row:
         self.chosen.append(int(action_ids[place]))
 
     def over(self, stop_ids: frozenset[int]) -> bool:
-        """True where nothing can follow."""
+        """True if the completion has ended."""
         return len(self.chosen) == self.budget or self.chosen[-1] in stop_ids
 
     def completion(self, stop_ids: frozenset[int]) -> Completion:
-        """What was chosen, with log-probs."""
+        """Returns the chosen ids with their log-probs."""
         closed = bool(self.chosen) and self.chosen[-1] in stop_ids
         return Completion(np.array(self.chosen, np.int64), np.array(self._logprobs, np.float32), truncated=not closed)

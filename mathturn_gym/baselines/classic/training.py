@@ -143,7 +143,7 @@ class ClassicSession(Session):
         return {f"validation/{name}": value for name, value in accuracy.items()}
 
     def is_finite(self) -> bool:
-        """True where every weight is, and so is what the policy makes of a prompt."""
+        """True if all weights are finite, and the policy's output for a prompt."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.policy.parameters()):
             return False
         prompt, _ = self._view.env.reset(seed=0)
@@ -160,7 +160,7 @@ class ClassicSession(Session):
         save_model(self.model.policy, str(folder / _WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote."""
+        """Loads the result of `save`."""
         from safetensors.torch import load_model
 
         load_model(self.model.policy, str(folder / _WEIGHTS))
@@ -222,7 +222,7 @@ class _Recorder(BaseCallback):
         self._over = False
 
     def ended(self, status: RunStatus, message: str) -> Ended:
-        """The run as it is, with what it has used."""
+        """Returns how the run ended, with the budget it used."""
         return Ended(status, message, self.episodes, self.tokens, self.cpu_s, total_tokens=self.total_tokens)
 
     def _on_training_start(self) -> None:
@@ -261,7 +261,7 @@ class _Recorder(BaseCallback):
         self._write(evaluate=self._over or bool(every and self._iteration % every == 0))
 
     def _write(self, *, evaluate: bool) -> None:
-        """A line of metrics; the clock of training stands still meanwhile."""
+        """Writes a line of metrics; the training clock is paused meanwhile."""
         line: Metrics = {
             "iteration": self._iteration,
             "episodes": self.episodes,

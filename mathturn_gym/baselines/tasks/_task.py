@@ -1,4 +1,4 @@
-"""A task's file, read and checked."""
+"""Reads and checks task files, and has the two verifiers that tasks of small chat models name."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _OPERATORS: Final = tuple("+-*/×÷·^(")
 
 
 def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
-    """Right where the last whole number of a response is an accepted answer.
+    """Judges the last whole number of a response.
 
-    `4 + 1 = 5` is an equation, which the built-in verifier takes for work left undone. A small chat model answers sums in
-    just this way; here what stands last is what it says the result is.
+    The built-in verifier takes the equation `4 + 1 = 5` for unfinished work. A small chat model answers sums in this form;
+    here the last number is taken for its result.
 
     Args:
         response: What the model wrote.
         gold: The accepted answer, or several; whole numbers.
 
     Returns:
-        The verdict, with the number as its answer: which answers a model gives again is measured.
+        The verdict, with the number as its answer, so that repeated answers can be measured.
 
     >>> last_number("4 + 1 = 5", "5").answer, last_number("It is 4+1.", "5").status.value, last_number("No idea", "5").reason
     ('5', 'wrong', 'no number')
@@ -58,16 +58,16 @@ def last_number(response: str, gold: str | Sequence[str]) -> Verdict:
 
 
 def ended_number(context: TurnContext) -> Verdict:
-    """`last_number` where it is said to be the result, by a turn that ended before its budget did; any other has no answer.
+    """Judges the last number of a turn if the turn was not cut off and says that the number is the result.
 
-    "To solve the equation 7x+8 = 15, we need" ends, where the budget is small, at "To solve the equation 7x+8 = 1", whose last
-    number is the answer to that very equation. A policy that is rewarded for this learns to copy equations; and one whose texts
-    must end learns to end them at "7x + 8", which is right wherever the answer is 8. So the number must stand behind "=", ":" or
-    "is", or be the only one, and belong to no formula that goes on.
+    This closes two loopholes that training found. With a small budget, "To solve the equation 7x+8 = 15, we need" is cut off
+    at "7x+8 = 1", whose last number is the answer: the policy learned to copy equations. If texts must end, it learned to end
+    them at "7x + 8", which is right whenever the answer is 8. So the number must follow "=", ":" or "is", or be the only
+    one, and must not be part of a longer formula.
 
     Args:
-        context: The turn. One whose last token came just in time has used its whole budget, and counts as cut off; where a text is
-            judged without its tokens (`max_tokens` is 0), nothing is known to have been cut off.
+        context: The turn. If it used its whole budget, it counts as cut off. If it is judged without tokens (`max_tokens` is
+            0), it never does.
 
     >>> from dataclasses import replace
     >>> import numpy as np
@@ -87,14 +87,11 @@ def ended_number(context: TurnContext) -> Verdict:
 
 
 def _is_said(text: str, start: int, end: int) -> bool:
-    """Whether the number at a place is said to be a result, as far as its neighbours tell."""
+    """Whether the text around a number says that it is the result."""
     before = text[:start].rstrip(" *$")
     if text[end : end + 1].isalpha() or before.endswith(_OPERATORS):
         return False
     return _SAYS.search(before) is not None or len(_NUMBER.findall(text)) == 1
-
-
-# ---- a task's file, read and checked
 
 
 _FOLDER: Final = Path(str(files("mathturn_gym.baselines.tasks")))
@@ -113,19 +110,19 @@ _KEYS: Final = ("about", "base", "algorithm", "algorithms", "scale", "threads", 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task, from its file.
+    """A task, as read from its file.
 
     Args:
-        name: Of the package's task, or the stem of the user's file.
+        name: Name of the package's task, or the stem of the user's file.
         path: The file.
-        about: What it is, in a line or two.
-        algorithm: Name of the algorithm that runs where none is named.
-        tables: Of a run, by the part's name, as in the file; and fields of the run itself.
-        algorithms: By name of the algorithm (or "classic", for all of that kind), what was tuned for it.
-        sampling: How an evaluation samples, whatever the policy: fields of `PolicyConfig`.
+        about: A description in a line or two.
+        algorithm: Name of the default algorithm.
+        tables: The tables of a run by the part's name, and fields of the run itself.
+        algorithms: Settings that were tuned for an algorithm, by its name (or "classic", for all of that kind).
+        sampling: Fields of `PolicyConfig` for evaluations, whichever policy is evaluated.
         samples: Episodes per problem of an evaluation.
-        scale: By figure ("acc@1"), what blind guessing reaches and what the best policy can: comparisons over several
-            tasks put the one at 0 and the other at 1.
+        scale: By metric ("acc@1"), the value of blind guessing and that of the best possible policy. Comparisons over
+            several tasks rescale the metric to 0 and 1 between them.
     """
 
     name: str
@@ -140,19 +137,19 @@ class Task:
 
     @property
     def env(self) -> EnvConfig:
-        """Environment and splits."""
+        """Returns environment and splits."""
         env: EnvConfig = part_from_json("env", self.tables["env"])
         return env
 
     @property
     def policy(self) -> PolicyConfig:
-        """The policy that is played and trained where none is named; of a policy per seed, that of seed 0."""
+        """Returns the default policy; if each seed has its own, that of seed 0."""
         policy: PolicyConfig = part_from_json("policy", _of_seed(self.tables, 0).get("policy", {}))
         return policy
 
     @property
     def trains(self) -> bool:
-        """True where the file has a budget; else it is for evaluations, and training needs one."""
+        """True if the file has a budget; without one, the task is for evaluations and training needs a budget."""
         return "budget" in self.tables
 
     def config(
@@ -162,7 +159,7 @@ class Task:
         *,
         budget: Mapping[str, Any] | None = None,
     ) -> RunConfig:
-        """The run of an algorithm on this task; "{seed}" in `policy.model` is the run's seed.
+        """Builds the run of an algorithm on this task; "{seed}" in `policy.model` stands for the run's seed.
 
         Args:
             algorithm: A name, the import path of a class of your own, or an algorithm with its options; None is the
@@ -200,9 +197,9 @@ class Task:
         )
 
     def _without_tuned(self, tables: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The tables without what was tuned for the task's own policy, where another one is trained.
+        """Removes what was tuned for the task's own policy if another policy is trained.
 
-        Learning rates of a hundred thousand parameters break a model of a hundred million, and so do entropy bonuses.
+        A learning rate or an entropy bonus for a hundred thousand parameters breaks a model of a hundred million.
         """
         own = tables.get("policy", {}).get("model", _DEFAULT_MODEL)
         model = given.get("policy", {}).get("model", own)
@@ -273,13 +270,13 @@ def load_task(task: str | Path) -> Task:
 
 
 def _of_algorithm(table: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says of an algorithm, in nested form: its options, and tables of other parts."""
+    """Splits a file's table of an algorithm into its options and the tables of other parts, in nested form."""
     options = {name: value for name, value in table.items() if name not in PARTS}
     return {**{name: value for name, value in table.items() if name in PARTS}, "algorithm": options}
 
 
 def _of_seed(parts: Mapping[str, Any], seed: object) -> dict[str, Any]:
-    """The tables with the policy of this seed: where every run has a warm start of its own, intervals over runs hold both."""
+    """Fills in the seed's policy. If each seed has a warm start of its own, intervals over seeds include its variance."""
     policy = parts.get("policy", {})
     if not isinstance(policy, Mapping) or not isinstance(policy.get("model"), str):
         return dict(parts)
@@ -295,7 +292,7 @@ def _path(task: str | Path) -> Path:
 
 
 def _whole(path: Path, task: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The file's keys, over those of its base: a task of the package, or another file; `above` are those that led here."""
+    """Reads a file and its base (a task of the package or another file); `above` has the files that led to it."""
     data = _read(path)
     for name in data:
         if name not in _KEYS:
@@ -314,7 +311,7 @@ def _whole(path: Path, task: str | Path, above: tuple[Path, ...] = ()) -> dict[s
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables in tables are merged; anything else of `above` takes the place of what is below."""
+    """Merges nested tables; other values of `above` replace those of `below`."""
     both = {
         name
         for name in below.keys() & above.keys()

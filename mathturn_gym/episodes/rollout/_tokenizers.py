@@ -43,7 +43,7 @@ def check_tokenizer(env: Any, policy: Any) -> None:
         )
         raise InvalidValueError(
             f"the environment's tokenizer is not the policy's: {len(of_env):,} tokens against {len(of_policy):,}, and"
-            f" {shown(token)} is id {of_env.get(token)} here and {of_policy.get(token)} there; make the environment with"
-            " tokenizer=policy.tokenizer"
+            f" {shown(token)} is id {of_env.get(token)} here and {of_policy.get(token)} there; pass tokenizer=policy.tokenizer"
+            " when you make the environment (on the command line, leave --tokenizer out)"
         )
     _SAME[ours] = weakref.ref(theirs)

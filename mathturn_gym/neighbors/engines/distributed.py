@@ -36,7 +36,7 @@ from mathturn_gym.baselines.batches import select_episodes
 from mathturn_gym.baselines.run_folder import RunFolder
 from mathturn_gym.baselines.session import Ended, Report, Session
 from mathturn_gym.baselines.settings import RunConfig
-from mathturn_gym.baselines.trainer import Trainer, merged_figures
+from mathturn_gym.baselines.trainer import Trainer, merged_metrics
 from mathturn_gym.episodes.packing import PackedBatch
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import EngineError, InvalidValueError
@@ -241,7 +241,7 @@ class DistributedTrainer(Trainer):
     def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
         """Of all ranks' parts."""
         everybody = self._gathered((list(outs), list(sizes)))
-        return merged_figures(
+        return merged_metrics(
             [out for one, _ in everybody for out in one], [size for _, one in everybody for size in one]
         )
 

@@ -13,8 +13,8 @@ import torch
 
 from mathturn_gym.baselines import RunConfig
 from mathturn_gym.baselines.algorithms import registered
-from mathturn_gym.baselines.batches import DryWatch, carries_signal, groups_of, uniform_share
-from mathturn_gym.baselines.settings import suited_rate
+from mathturn_gym.baselines.batches import DryWatch, groups_of, has_advantage, uniform_share
+from mathturn_gym.baselines.settings import default_learning_rate
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.episodes.packing import pack
@@ -102,12 +102,12 @@ def test_a_signal_is_an_advantage_that_is_more_than_rounding() -> None:
     episodes = [synthetic_episode(0, i, [2, 2]) for i in range(3)]
 
     def of(*values: float) -> bool:
-        return carries_signal(pack(episodes, advantages=[np.full(2, value, np.float32) for value in values]))
+        return has_advantage(pack(episodes, advantages=[np.full(2, value, np.float32) for value in values]))
 
     assert of(0.0, 0.0, 1e-3)
     assert not of(0.0, 0.0, 0.0)
     assert not of(0.0, 1e-9, 0.0)
-    assert not carries_signal(pack([synthetic_episode(0, 0, [0])]))
+    assert not has_advantage(pack([synthetic_episode(0, 0, [0])]))
 
 
 def test_groups_without_a_difference_are_counted() -> None:
@@ -139,15 +139,15 @@ def test_a_dry_run_and_a_dissolving_policy_are_said_once(caplog: pytest.LogCaptu
 
 
 def test_the_learning_rate_follows_the_models_size(small: Small, trainer_of: Callable[[RunConfig], Trainer]) -> None:
-    assert suited_rate(1_060_000) == pytest.approx(2.5e-4, rel=0.01)
-    assert suited_rate(1) == 1e-3
+    assert default_learning_rate(1_060_000) == pytest.approx(2.5e-4, rel=0.01)
+    assert default_learning_rate(1) == 1e-3
     config = small(settings=QUIET)
     config = dataclasses.replace(
         config, optimization=dataclasses.replace(config.optimization, learning_rate=None, final_learning_rate=None)
     )
     trainer = trainer_of(config)
     parameters = sum(p.numel() for p in trainer.model.parameters())
-    assert trainer.config.optimization.learning_rate == suited_rate(parameters)
+    assert trainer.config.optimization.learning_rate == default_learning_rate(parameters)
     assert trainer.step()["train/learning_rate"] > 0
 
 

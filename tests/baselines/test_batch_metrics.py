@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mathturn_gym.baselines import RunConfig
-from mathturn_gym.baselines.batches import batch_figures
+from mathturn_gym.baselines.batches import batch_metrics
 from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.testing import synthetic_episode
@@ -26,7 +26,7 @@ def test_by_hand() -> None:
         for episode, age in ((long, 2), (short, 5))
     ]
     batch = pack(aged, advantages=[[1.0, -0.5], [-2.0]])
-    found = batch_figures(aged, batch, version=5)
+    found = batch_metrics(aged, batch, version=5)
     assert found == pytest.approx(
         {
             "tokens_no_answer": 3.0,
