@@ -58,7 +58,7 @@ def check_takes(role: str, function: Callable[..., Any], *arguments: str, keywor
         keywords: Names of the arguments by keyword.
 
     Raises:
-        InvalidValueError: the signature does not take so many arguments.
+        InvalidValueError: the signature does not take these arguments.
 
     >>> check_takes("feedback", divmod, "context")
     Traceback (most recent call last):
@@ -143,7 +143,7 @@ def awaited_together(awaitables: Sequence[Awaitable[Any]]) -> list[Any] | None:
     """
     loop = _LOOP.get()
     if loop is None:
-        for awaitable in awaitables:  # or Python warns of coroutines that nobody awaited
+        for awaitable in awaitables:  # or Python warns of coroutines that were never awaited
             getattr(awaitable, "close", lambda: None)()
         return None
 
@@ -153,7 +153,7 @@ def awaited_together(awaitables: Sequence[Awaitable[Any]]) -> list[Any] | None:
     task = asyncio.run_coroutine_threadsafe(gather(), loop)
     try:
         return task.result()
-    except BaseException:  # an interrupt, say: nobody will ask for the others
+    except BaseException:  # for example an interrupt: the others are not needed
         task.cancel()
         raise
 

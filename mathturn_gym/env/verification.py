@@ -1,4 +1,4 @@
-"""Whatever a user gives as a verifier, as one interface: turns in, verdicts out."""
+"""`TurnVerifier`: one interface, turns in and verdicts out, for every form of verifier that a user can give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mathturn_gym.verifier.judge import JudgedVerifier
 _LOG = logging.getLogger(__name__)
 
 GIVE_UP_AFTER: Final = 3
-"""A verifier that has never answered and has raised so many times cannot work: the run stops."""
+"""The run stops once a verifier that has never answered has raised this many times."""
 
 _LONGEST_REASON: Final = 500
 
@@ -56,7 +56,7 @@ VerifierLike: TypeAlias = "Verifier | BatchVerifier | _TurnsVerifier | _SingleVe
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What stands for an answer that did not come."""
+    """Stands for the answer of a verifier that raised."""
 
     error: BaseException
 
@@ -166,7 +166,7 @@ class TurnVerifier:
         """
         futures: list[Future[Verdict]] = [Future() for _ in contexts]
         for future in futures:
-            future.set_running_or_notify_cancel()  # whoever loses interest cannot make it refuse its result
+            future.set_running_or_notify_cancel()  # a waiter that cancels must not make it refuse its result
         left = list(range(len(contexts)))
         if type(self.verifier) is Verifier:
             left = [k for k in left if not self._done_at_once(contexts[k], futures[k])]

@@ -107,7 +107,7 @@ def advantages(
     is a group of its own), g = discount.
 
     * `"turn_rloo"` (default): G_i[k] minus the mean of G_j[k] over the *other* members j that reached turn k. Where no
-      other did, minus the mean of the *other* groups' means at that turn; minus nothing where nobody else did. The
+      other did, minus the mean of the *other* groups' means at that turn, or minus 0 if there is none. The
       baseline depends on other episodes only, so it is independent of what i says: unbiased. (Kool et al. 2019, "Buy 4
       REINFORCE samples, get a baseline for free!", per turn.)
     * `"shrunk_rloo"`: G_i[k] minus (n * m + s * c) / (n + s), m being the mean over the n other members that reached
@@ -399,7 +399,7 @@ class _Elsewhere:
         """Variance within groups divided by that between them; infinite where groups do not differ (or cannot tell).
 
         Between groups: the variance of their means, less what the episodes' own noise adds to it. Where no group has
-        two members noise and difference cannot be told apart; the weight does not matter then, for the own group has
+        two members, noise and difference are not distinguishable; the weight does not matter then, for the own group has
         (nearly always) no other member either.
         """
         freedom = self.members - self.groups

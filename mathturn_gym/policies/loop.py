@@ -145,7 +145,7 @@ class DecodingLoop:
         cache_bytes: Budget of the resting contexts.
         raw_logprobs: Also take each id's log-prob under the untouched logits.
         entropies: Also take the entropy of each distribution sampled from.
-        support: Also keep the ids that could be drawn; at most so many.
+        support: The most ids to keep of those that could be drawn; 0 keeps none.
 
     Attributes:
         version: Version of the weights, recorded with every id.
@@ -189,7 +189,7 @@ class DecodingLoop:
         (self._waiting if row.left else self._done).append(row)
 
     def step(self) -> list[Row]:
-        """Admits who may be admitted, samples one id for every running row, and returns the rows that ended.
+        """Admits waiting requests, samples one id for every running row, and returns the rows that ended.
 
         Raises:
             PolicyError: logits that are not finite; memory that does not suffice even for half of the rows. All
@@ -323,7 +323,7 @@ class DecodingLoop:
         size = len(self._active) + len(self._waiting) + len(self._admitted)
         size = size if self.max_rows is None else min(size, self.max_rows)
         arena = Arena(self._runner.num_layers)
-        if first:  # nobody runs: the chunk is computed in the loop's own arena, and nothing has to be copied
+        if first:  # no row runs: the chunk is computed in the loop's own arena, and nothing has to be copied
             room = min(max(row.left for row in rows), max(longest, 64))
             if not self._arena.fits(size, longest + room):
                 # Contexts come back a turn longer: room for a few turns saves a new arena, and its pages, each turn.
@@ -396,7 +396,7 @@ class DecodingLoop:
             for name, values in zip(self._extra(), more, strict=True):
                 getattr(row, name).append(values[i])
             row.stopped = row.ids[-1] in self._stop_ids
-        # Backwards: who leaves is replaced by the last row, which has been looked at by then.
+        # Backwards: a row that leaves is replaced by the last row, which has been looked at by then.
         for i in range(len(rows) - 1, -1, -1):
             if rows[i].stopped or not rows[i].left:
                 self._done.append(rows[i])

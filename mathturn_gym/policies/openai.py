@@ -175,7 +175,7 @@ class OpenAIPolicy:
         """Waits for the next answers; empty where nothing was submitted.
 
         Args:
-            steps: Gives up, with nothing, after about the time of so many steps of a server; None does not.
+            steps: Returns after about the time that a server needs for this many steps, even where nothing has ended; None waits.
 
         Raises:
             PolicyError: as for `acomplete`, for the request that met it; answers that came with it come next time.

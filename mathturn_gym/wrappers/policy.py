@@ -157,7 +157,7 @@ class CausalLMPolicy:
     ) -> CausalLMPolicy:
         """Loads model and tokenizer from one folder or hub name: safetensors only, and no code of the folder's.
 
-        `mathturn_gym.policies.load_policy` takes more names (runs, servers, `builtin`), and brings back how a run
+        `mathturn_gym.wrappers.load_policy` takes more names (runs, servers, `builtin`), and brings back how a run
         sampled.
 
         Args:
@@ -274,7 +274,7 @@ class CausalLMPolicy:
                             found[tickets[ticket]] = completion
                         else:
                             self._unclaimed.append((ticket, completion))
-            except BaseException:  # an interrupt, say: nobody will fetch the others
+            except BaseException:  # for example an interrupt: the others will not be fetched
                 for ticket in tickets:
                     self._loop.cancel(ticket)
                 raise
@@ -305,7 +305,7 @@ class CausalLMPolicy:
         """Decodes until at least one of the submitted requests has ended.
 
         Args:
-            steps: Gives up, with nothing, after so many steps; None does not.
+            steps: Returns after this many steps even where nothing has ended; None waits.
 
         Returns:
             Tickets and completions, in the order in which they ended; empty where nothing is queued.

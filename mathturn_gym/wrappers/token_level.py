@@ -183,7 +183,7 @@ class TokenLevelEnv(TokenView):
         pinned: Of these, the first ids of the prompt that stay in view when the context has outgrown the window.
         observation: "ids" or "dict".
         grammar: Takes the ids of the answer so far and gives the ids that may come next; a narrower mask than
-            `allowed_ids`, made anew for each id (`mathturn_gym.policies.sampling.answer_grammar` is one).
+            `allowed_ids`, computed for each id (`mathturn_gym.policies.sampling.answer_grammar` is one).
         force_end: The masks let through nothing but end-of-turn ids where one more id would use up the budget.
 
     Raises:

@@ -278,7 +278,7 @@ def find_thinking(template: ChatTemplate, head: list[Message], user: str, answer
         answer: Another one.
 
     Returns:
-        The marks; None where thoughts are shown between marks that nobody knows.
+        The marks; None where the template uses other marks than the known ones.
     """
     fields, before, closing = [], "", ""
     for name in THOUGHT_FIELDS:

@@ -115,7 +115,7 @@ class _Registry(Mapping[str, Feedback]):
     def add(self, mode: FeedbackMode) -> None:
         known = self._modes.get(mode.name)
         place = mode.write.__module__, mode.write.__qualname__
-        # A notebook's cell that is run again defines the same function anew.
+        # Running a notebook's cell again defines the same function again.
         taken = known is not None and (known.write.__module__, known.write.__qualname__) != place
         if taken or _ELSEWHERE.get(mode.name, place[0]) != place[0]:
             raise InvalidValueError(f"feedback mode {mode.name!r} is registered already; choose another name")

@@ -128,7 +128,7 @@ def _turn_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _In
 
 
 def _tree_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _Index, FactsTable]:
-    """A tree per group and prompt; a segment that was written anew has a prompt, and so mostly a tree, of its own."""
+    """A tree per group and prompt; a re-rendered segment has its own prompt, and so mostly its own tree."""
     segments, prompt, groups = spans.segments, spans.prompts(), group_index(episodes)
     owners, begins = segments.episode.tolist(), segments.start.tolist()
     trees: dict[tuple[int, bytes], int] = {}
@@ -265,12 +265,12 @@ def pack(
     """Packs episodes into tensors; no completion id is lost, none is trained on twice.
 
     * `"episode"`: one row per episode, its loss mask over all its completions. Tokens grow with an episode's length. An
-      episode whose context was written anew has a row per segment.
+      episode whose context was re-rendered has a row per segment.
     * `"turns"`: one row per turn: everything that it saw again, and the completion; only the completion is in the loss
       mask (the original agent's layout). Tokens grow with the square of the number of turns.
     * `"tree"`: one row per group (`Episode.group`): their common prompt once, then each member as a branch. Needs the
       mask and position ids of `model_inputs`, `dense_mask` or `mask_mod`. Episodes of a group whose prompts differ,
-      and episodes without a group, get a row of their own; so do segments that were written anew.
+      and episodes without a group, get a row of their own; so do re-rendered segments.
 
     All three give the same loss and gradient (`policy_loss` counts turns and episodes, not rows).
 
@@ -451,7 +451,7 @@ def _cut(column: Sequence[npt.NDArray[Any]], pieces: Pieces) -> list[npt.NDArray
 
 
 def _owners(pieces: Pieces, layout: Layout) -> npt.NDArray[np.int32]:
-    """The episode of each piece; nobody owns a tree's shared prompt."""
+    """The episode of each piece; a tree's shared prompt belongs to none."""
     shared = (pieces.branch == 0) & (layout == "tree")
     return np.where(shared, -1, pieces.episode).astype(np.int32)
 
