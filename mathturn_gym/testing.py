@@ -1,4 +1,4 @@
-"""For users' tests: policies without a model, and contract tests that any policy or environment can be held to."""
+"""For users' tests: policies without a model, contract tests for any policy or environment, and synthetic episodes."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def _generation_prompt(dialogue: Dialogue) -> str:
     return text[text.rindex("?") + 1 :]
 
 
-# ---- made-up episodes of given lengths, for tests and benchmarks of what comes after the environment
+# ---- synthetic episodes, for tests and benchmarks of packing and training
 
 
 def synthetic_episode(

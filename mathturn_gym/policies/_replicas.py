@@ -79,7 +79,7 @@ class Sessions:
         return hashes
 
 
-# ---- replicas of a model, their requests and their weights: the asyncio side of `OpenAIPolicy`
+# ---- replicas and their requests
 
 
 _ANSWER_BYTES: Final = 2**20
@@ -238,7 +238,7 @@ class Replicas:
             )
 
 
-# ---- the completions protocol: what a server answers, checked
+# ---- the completions protocol: answers are checked field by field
 
 
 _LARGEST_ID: Final = 2**31 - 1

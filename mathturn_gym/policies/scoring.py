@@ -163,7 +163,7 @@ _ATTENTIONS.register(_ATTENTION, _within_rows)
 _MASKS.register(_ATTENTION, _MASKS()["sdpa"])
 
 
-# ---- log-probs of given token ids: one teacher-forced pass, with logits only where an id is scored
+# ---- log-probs of given token ids
 
 
 _LOGIT_ROWS = 1024

@@ -16,22 +16,25 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.policies.loop import DecodingLoop, DecodingStats, Row
 from mathturn_gym.policies.models import load_adapter, load_model, load_tokenizer, new_adapter, prepare_weights
 from mathturn_gym.policies.runner import ModelRunner, eval_mode, stop_ids_of, vocab_size_of
+from mathturn_gym.policies.sampling import Sampling, answer_grammar, mask_logits
 from mathturn_gym.policies.scoring import score_batch, score_completions
-from mathturn_gym.policies.sampling import answer_grammar, mask_logits
-from mathturn_gym.policies.sampling import Sampling
-from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.seeding import uniforms
 from mathturn_gym.types import Completion, Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from mathturn_gym.episodes.packing import PackedBatch
+
 
 class CausalLMPolicy:
     """A causal language model of transformers as a `Policy`.

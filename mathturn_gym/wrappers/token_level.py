@@ -1,22 +1,21 @@
-"""The environment for classic algorithms, one id per step: `Discrete` actions and observations of a fixed shape.
+"""Views for classic algorithms: observations of a fixed shape, and `TokenLevelEnv`, one token per step (`Discrete` actions).
 
 stable-baselines3, sb3-contrib, CleanRL-style loops and RLlib can use it; this module loads none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, cast
+
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.errors import EpisodeStateError, InvalidValueError, check_int, raise_unknown_name
-from mathturn_gym.types import Ids, Status, Verdict
-from collections.abc import Callable, Sequence
-from typing import Any
 import numpy.typing as npt
-from mathturn_gym.errors import InvalidActionError, InvalidValueError
+from gymnasium import spaces
+
+from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, check_int, raise_unknown_name
+from mathturn_gym.types import Ids, Status, Verdict
 
 Observation: TypeAlias = Any
 """int64 (window,), or a dict with it: the observation space says which."""
@@ -164,7 +163,7 @@ def _checked_ids(name: str, ids: Sequence[int], vocab_size: int, *, keep_order: 
     return np.array(found if keep_order else sorted(found), np.int64)
 
 
-# ---- the environment for classic algorithms, one id per step: `Discrete` actions and observations of a fixed shape
+# ---- one token per step
 
 
 class TokenLevelEnv(TokenView):

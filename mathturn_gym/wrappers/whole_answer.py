@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+
 from mathturn_gym.errors import InvalidActionError
 from mathturn_gym.wrappers.token_level import Observation, TokenView
+
 
 class WholeAnswerEnv(TokenView):
     """One answer per step: `MultiDiscrete` actions, one entry per id of the answer; made for short answers.

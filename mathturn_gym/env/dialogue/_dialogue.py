@@ -152,7 +152,7 @@ _DIALOGUE: Final = (
 )
 
 
-# ---- `Dialogue`: prompts, answers and feedback of one chat tokenizer, in ids
+# ---- `Dialogue`
 
 
 _ASSISTANT: Final = "Qzanswerqz"

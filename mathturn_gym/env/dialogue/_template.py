@@ -185,7 +185,7 @@ def _unicode_errors(text: str) -> Iterator[None]:
         ) from error
 
 
-# ---- where thoughts begin and end in what a model says
+# ---- thoughts: the marks between which a model writes them
 
 
 OPEN: Final = "<think>"

@@ -1,4 +1,4 @@
-"""The table of feedback modes: a mode is one decorated function."""
+"""Feedback texts by language, the registry of feedback modes (each one decorated function), and feedback from templates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
 """By language, then by what it says."""
 
 
-# ---- the table of feedback modes: a mode is one decorated function
+# ---- registration
 
 
 Feedback: TypeAlias = Callable[[TurnContext], str]
@@ -209,7 +209,7 @@ def get_feedback(feedback: str | Feedback) -> Feedback:
     return feedback
 
 
-# ---- feedback in the user's own words
+# ---- templates
 
 
 _FIELDS: Final = ("answer", "hint", "reason", "turn", "turns_left")

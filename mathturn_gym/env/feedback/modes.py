@@ -86,7 +86,7 @@ def _elements(text: str) -> list[str] | None:
     return [part.strip() for part in text.split(",")]
 
 
-# ---- the built-in modes: from a verdict to a text
+# ---- the modes
 
 
 @feedback_mode("plain")

@@ -247,7 +247,7 @@ class Grid:
         return result
 
 
-# ---- `pack` and `unpack`: which ids go where in each layout, vectorized over all tokens of all episodes
+# ---- `pack` and `unpack`
 
 
 def pack(

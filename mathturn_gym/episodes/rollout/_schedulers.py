@@ -111,7 +111,7 @@ def env_slots(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[EnvSlo
     return [EnvSlot(one) for one in envs]
 
 
-# ---- the scheduler for policies that answer whole batches: all running episodes go one turn further at once
+# ---- "batched": all running episodes advance by one turn at once
 
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -232,7 +232,7 @@ class _VectorSlots:
         return np.array(observations[slot]), info_of(infos, slot)
 
 
-# ---- the scheduler for policies that answer requests as they end: no episode waits for the others' turns
+# ---- "streaming": an episode goes on as soon as its own completion has ended
 
 
 PATIENCE_SECONDS: Final = 0.1
@@ -358,7 +358,7 @@ class _Stream:
             self._go_on(slot)
 
 
-# ---- the scheduler for policies that are asked in asyncio: every episode is a task that awaits its own completions
+# ---- "async": every episode is a task that awaits its own completions
 
 
 @dataclass(frozen=True, slots=True)
