@@ -1,4 +1,4 @@
-"""For users' tests: policies without a model, contract tests for any policy or environment, and synthetic episodes."""
+"""Tools for users' tests: policies without a model, contract tests for any policy or environment, and synthetic episodes."""
 
 from __future__ import annotations
 

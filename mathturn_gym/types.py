@@ -54,7 +54,7 @@ NO_VERSION = -1
 
 
 class Status(StrEnum):
-    """What a verifier found. Only `RIGHT` is right: undecided is not a guess in either direction."""
+    """The four outcomes of verification. Only `RIGHT` is right; undecided is not a guess in either direction."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -63,7 +63,7 @@ class Status(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why an episode ended.
+    """The reason why an episode ended.
 
     `SOLVED` and `TURNS` terminate it. The others truncate it: `CONTEXT` (the next feedback would not have fitted in the
     context budget, or the prompt itself did not), `TOKENS` and `TIME` (`max_episode_tokens` are sampled,
@@ -170,7 +170,7 @@ def _gold_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the verifier says of one response, and why.
+    """The verifier's judgement of one response, and its reason.
 
     Args:
         status: right, wrong, no_answer or undecided.
@@ -244,7 +244,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What a policy returns for one context.
+    """A policy's answer to one context: ids and their log-probs.
 
     Args:
         ids: int64 (A,); the ids it sampled, its own end-of-turn id included where it wrote one.
@@ -741,7 +741,7 @@ def _turn_at(spans: npt.NDArray[np.int64], at: np.intp) -> int:
 
 
 def _bad_logprobs(logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
-    """Where there is no log-prob. A float32 softmax may land a hair above 0; more than that is a unit error."""
+    """Indices of values that are no log-probs. A float32 softmax may end slightly above 0; more is an error of units."""
     return np.flatnonzero((logprobs > 1e-5) | np.isinf(logprobs))
 
 

@@ -40,7 +40,7 @@ from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord
 
 
 class StepInfo(TypedDict, total=False):
-    """What `reset` and `step` say besides the observation. No clock in it: the same call gives the same info.
+    """The info of `reset` and `step`. It holds no times, so the same call gives the same info.
 
     Attributes:
         problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
@@ -681,7 +681,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         return observation, not np.array_equal(observation[: played.shape[0]], played)
 
     def _feedback_start(self, observation: Ids, context: TurnContext, text: str) -> int:
-        """Where the feedback begins in a re-rendered observation: its longest end that equals the end of the feedback ids."""
+        """Finds the feedback in a re-rendered observation: its longest end that equals the end of the feedback ids."""
         feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
         size = min(feedback.shape[0], observation.shape[0])
         same = observation[observation.shape[0] - size :] == feedback[feedback.shape[0] - size :]

@@ -120,7 +120,7 @@ class TurnVerifier:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in error messages."""
         return name_of(self.verifier)
 
     @property
@@ -300,7 +300,7 @@ _KNOWN: WeakValueDictionary[int, TurnVerifier] = WeakValueDictionary()
 
 
 def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
-    """What a user gives, as a `TurnVerifier`; the same one for the same verifier.
+    """Wraps a user's verifier as a `TurnVerifier`; returns the same one for the same verifier.
 
     Args:
         verifier: See `TurnVerifier`; or `"boxed"`, `"marked"` or `"lenient"`: `Verifier(extract=…)`. None is `Verifier()`.
@@ -331,7 +331,7 @@ def _named_verifier(name: Any) -> TurnVerifier:
 
 
 def _form_of(function: Callable[..., Any]) -> Literal["pair", "context"]:
-    """How a verifier function wants to be called."""
+    """The form of call that a verifier function takes."""
     parameters = positional_parameters(function)
     if parameters is None:
         return "pair"
@@ -354,7 +354,7 @@ def _form_of(function: Callable[..., Any]) -> Literal["pair", "context"]:
 
 
 def _overrides(verifier: Verifier, method: str) -> bool:
-    """Whether a verifier's class replaces a method of `Verifier`."""
+    """True where a verifier's class replaces a method of `Verifier`."""
     return getattr(type(verifier), method) is not getattr(Verifier, method)
 
 

@@ -288,7 +288,7 @@ class _Table:
 
     @property
     def spoken(self) -> npt.NDArray[np.bool_]:
-        """Where a turn was reached and its completion is not empty."""
+        """True where a turn was reached and its completion is not empty."""
         spoken: npt.NDArray[np.bool_] = self.tokens > 0
         return spoken
 
@@ -343,7 +343,7 @@ def _shrunk_rloo(table: _Table, *, shrinkage: float | None) -> _Matrix:
 
 
 def _others_mean(table: _Table) -> tuple[_Matrix, _Matrix]:
-    """For each turn the mean return of the group's other members that reached it (0 for none), and their number."""
+    """Mean return, at each turn, of the group's other members that reached it (0 for none), and their number."""
     others = np.maximum(table.group_sum(table.reached.astype(np.float64)) - 1, 0)
     total = table.group_sum(table.returns) - table.returns
     return np.divide(total, others, out=np.zeros_like(total), where=others > 0), others
@@ -359,7 +359,7 @@ def _of_others(per_group: _Matrix) -> _Matrix:
 
 @dataclass(frozen=True, slots=True)
 class _Elsewhere:
-    """What the *other* groups say about each turn; every array is (E, K), and equal within a group.
+    """Statistics of the *other* groups at each turn; every array is (E, K), and equal within a group.
 
     All are sums over the groups before and behind the own one. (A total less the own part would be the same but for
     rounding, and rounding that depends on the own group is a bias where a comparison with zero follows.)

@@ -41,7 +41,7 @@ SLACK = 256
 
 @dataclass(slots=True)
 class DecodingStats:
-    """What the loop has done since it was made (or since `reset`).
+    """Counts of the loop's work since it was made (or since `reset`).
 
     Attributes:
         prefilled: Tokens fed in prefill passes: prompts, feedback, and the last one of each continued completion
@@ -99,7 +99,7 @@ class Row:
         return np.concatenate([self.context, np.array(self.ids, np.int64)])
 
     def completion(self, version: int, *, raw: bool, entropies: bool, support: int) -> Completion:
-        """What was sampled; `version` is stamped on an empty one."""
+        """The sampled ids as a `Completion`; an empty one has the given `version`."""
 
         def floats(values: list[float]) -> npt.NDArray[np.float32]:
             return np.minimum(np.array(values, np.float32), 0.0)
@@ -132,7 +132,7 @@ class _Prefill:
 
 
 class DecodingLoop:
-    """Rows that decode together, the caches of those that rest, and the queue of those that wait.
+    """Rows that decode together, the caches of contexts between their turns, and the queue of requests.
 
     Not thread-safe: its owner holds a lock.
 
@@ -276,7 +276,7 @@ class DecodingLoop:
         self._admitted = []
 
     def _plan(self, rows: Sequence[Row]) -> list[_Prefill]:
-        """What each context still lacks; rows with equal contexts share one prefill."""
+        """Plans the ids that each context must still be fed; rows with equal contexts share one prefill."""
         plans: dict[bytes, _Prefill] = {}
         taken: list[Entry] = []
         running = [encode(row.context) for row in self._active]

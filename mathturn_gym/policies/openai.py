@@ -275,7 +275,7 @@ class OpenAIPolicy:
 
 
 class _Process:
-    """What a policy has in one process: a thread with an event loop, and in it the connections."""
+    """A policy's resources in one process: a thread with an event loop, and the connections in it."""
 
     def __init__(self, servers: Sequence[Any], connection: dict[str, Any], settings: dict[str, Any]) -> None:
         self.pid = os.getpid()

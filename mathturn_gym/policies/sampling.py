@@ -1,4 +1,4 @@
-r"""How the next id is drawn: `Sampling` (temperature, top-k, top-p, min-p), and `AnswerGrammar`, a mask for boxed numbers.
+r"""Draws the next id: `Sampling` (temperature, top-k, top-p, min-p), and `AnswerGrammar`, a mask for boxed numbers.
 
 logits ─► (grammar's mask) ─► log_distribution ─► draw: the id at which the cumulative sum exceeds a uniform number
 """
@@ -26,7 +26,7 @@ _SMALL_VOCABULARY: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an id is drawn from logits: temperature, then top-k, then top-p, then min-p, then normalized again.
+    """Draws ids from logits: temperature, then top-k, then top-p, then min-p, then normalized again.
 
     The order is that of `transformers.generate`.
 
@@ -143,7 +143,7 @@ _START: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class AnswerGrammar:
-    r"""Which ids may follow which in an answer: one grammar, the same for every algorithm that is compared under it.
+    r"""The ids that may follow each id of an answer: the same grammar for every algorithm that is compared under it.
 
         prompt or feedback ─► \boxed{ ─► digit ─► digit, or } ─► end of turn
 

@@ -206,7 +206,7 @@ class CausalLMPolicy:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self._runner.device
 
     @property

@@ -60,7 +60,7 @@ class Window:
 
 
 class TokenView(gym.Env[Any, Any]):
-    """What the two views share: the window, the ids behind actions, and a turn of the environment below."""
+    """Base of both views: the window, the ids of the actions, and a turn of the wrapped environment."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class TokenView(gym.Env[Any, Any]):
         return self._observation(self._context), self._info
 
     def render(self) -> Any:
-        """What the environment below renders."""
+        """The rendering of the wrapped environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class TokenLevelEnv(TokenView):
         return self._play(answer)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """What may be chosen now, bool (n,): the protocol of sb3-contrib's `MaskablePPO`."""
+        """The actions that are allowed now, bool (n,): the protocol of sb3-contrib's `MaskablePPO`."""
         budget = 0 if self._context is None else self._info["completion_budget"]
         return self.masks_at(self._answer, budget)
 

@@ -73,5 +73,5 @@ class WholeAnswerEnv(TokenView):
         return self._play(answer[: stops[0] + 1] if stops.size else answer)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """What each entry may be, one after the other, bool (max_completion_tokens * n,): as sb3-contrib takes it."""
+        """The allowed values of every entry, end to end, bool (max_completion_tokens * n,), as sb3-contrib takes them."""
         return np.tile(self._allowed, self.max_answer_ids)

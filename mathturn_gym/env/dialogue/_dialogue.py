@@ -46,7 +46,7 @@ History: TypeAlias = Literal["keep", "strip-thinking", "template"]
 
 @runtime_checkable
 class TurnDialogue(Protocol):
-    """What the environment needs of a dialogue: the only place where text and ids meet.
+    """The interface of a dialogue, which turns text into ids and back for the environment.
 
     A dialogue that has an attribute `history` other than "keep" must also have `history_ids` (see `Dialogue`): then
     an observation may be re-rendered between turns.
@@ -340,11 +340,11 @@ class Dialogue:
         return ids
 
     def _after(self, completion_ids: Ids, text: str, turn: int, *, thought: bool = True) -> Ids:
-        """What follows a completion whose thoughts are closed; `thought` as in `_prompt`."""
+        """Returns the ids after a completion whose thoughts are closed; `thought` as in `_prompt`."""
         return self._feedback_with_close(text, turn, thought=thought)[self._closed_by(completion_ids) :].copy()
 
     def _closed_by(self, completion_ids: Ids) -> int:
-        """How many of the ids that close a turn the completion ends with."""
+        """Counts the ids at the completion's end that belong to the end of a turn."""
         closing, size = self._closing, completion_ids.shape[0]
         if not closing or not size:
             return 0
@@ -617,7 +617,7 @@ class Dialogue:
         return Thinking(given[0], given[1], given[1])
 
     def _find_opening(self) -> str:
-        """What the generation prompt says of a thought: from its opening mark to the end, "" where it says nothing."""
+        """The generation prompt from a thought's opening mark to its end, "" if it opens no thought."""
         if self.thinking is None:
             return ""
         found = set()
@@ -635,7 +635,7 @@ class Dialogue:
 
 
 class IdCache:
-    """Ids by number and text, the least recently used leaving first; bounded by bytes, safe in threads.
+    """A cache of ids by number and text: bounded by bytes, least recently used out first, safe in threads.
 
     Args:
         limit: Bytes.

@@ -98,7 +98,7 @@ class FeedbackMode:
     fewest_turns: int = 1
 
     def __call__(self, context: TurnContext) -> str:
-        """What is said after the turn."""
+        """The text for a judged turn."""
         return self.write(context) if self.texts is None else self.write(context, self.texts)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -187,7 +187,7 @@ def runs(
 
 
 class Grid:
-    """Where everything lies in the flattened tensors of a batch.
+    """Offsets of rows, pieces and completions in the flattened tensors of a batch.
 
     Args:
         pieces: P pieces, in order of row and place.
@@ -408,7 +408,7 @@ def _build(
 
 
 def _supports(episodes: Sequence[Episode]) -> list[npt.NDArray[np.int32]]:
-    """What could be drawn in the place of each id of each episode, int32 (T, S), S the same for all."""
+    """The ids that could be drawn at each place of each episode, int32 (T, S), S the same for all."""
     width = 0
     for episode in episodes:
         if episode.support is None and episode.loss_mask.any():
@@ -445,7 +445,7 @@ def _input_ids(
 
 
 def _cut(column: Sequence[npt.NDArray[Any]], pieces: Pieces) -> list[npt.NDArray[Any]]:
-    """What the episodes' arrays hold where the pieces are."""
+    """The values of the episodes' arrays at the pieces."""
     bounds = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
     return [column[e][start:end] for e, start, end in zip(*bounds, strict=True)]
 

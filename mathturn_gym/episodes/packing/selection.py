@@ -1,4 +1,4 @@
-"""What a model is called with for a batch, and parts of a batch: micro-batches by tokens, single rows, rows that are not stale."""
+"""Model inputs of a batch, and parts of it: micro-batches by tokens, single rows, and rows that are not stale."""
 
 from __future__ import annotations
 
