@@ -35,7 +35,10 @@ exclude_patterns = ["_ext", "_static"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!mathturn_gym\.).*"),  # names of other packages, and type variables: the build reaches no network
-    ("py:.*", r"mathturn_gym\.baselines\.(session|trainer|run_folder)\.\w+"),  # what a run is made of: no user makes one
+    (
+        "py:.*",
+        r"mathturn_gym\.baselines\.(session|trainer|run_folder)\.\w+",
+    ),  # what a run is made of: no user makes one
     ("py:.*", r"mathturn_gym(\.\w+)*\._\w+.*"),  # types that are internal, or that live in internal modules
 ]
 nitpick_ignore = [  # bases and annotations that their package does not export

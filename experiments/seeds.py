@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mathturn_gym.episodes.metrics.intervals import student
+from mathturn_gym.episodes.metrics.intervals import Pivot
 
 
 def shown(values: Sequence[float], sign: str = "") -> str:
@@ -24,5 +24,5 @@ def shown(values: Sequence[float], sign: str = "") -> str:
     if len(values) < 2 or np.ptp(values) <= 1e-12:
         return f"{mean:{sign}.3f}"
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    low, high = student(mean, error, len(values) - 1, 0.95)
+    low, high = Pivot(mean, error, len(values) - 1).interval(0.95)
     return f"{mean:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"

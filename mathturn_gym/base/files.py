@@ -1,8 +1,9 @@
-"""Files that are whole or as they were before, and files that one process uses at a time."""
+"""Files: written atomically, locked, opened only where they are regular files; and JSON of unknown origin."""
 
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -25,7 +26,7 @@ _SCRATCH: Final = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.new")
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Writes a file: readers, and whoever looks after a crash or a power loss, find the old content or the new, whole.
+    """Writes a file atomically: at any moment, and after a power loss, the old or the new content is there, whole.
 
     Args:
         path: The file; its folder must be there.
@@ -45,7 +46,7 @@ def write_json(path: str | os.PathLike[str], data: Any) -> None:
 
 
 def bounded_lines(stream: IO[bytes], most: int) -> Iterator[bytes | None]:
-    """Lines, read one at a time; None stands for one that is too long, the rest of which is read past, not kept.
+    """Yields the lines of a stream. None stands for a line that is too long, which is skipped and not kept in memory.
 
     Args:
         stream: Of bytes.
@@ -60,7 +61,7 @@ def bounded_lines(stream: IO[bytes], most: int) -> Iterator[bytes | None]:
             raw = stream.readline(most)
 
 
-# ---- files that somebody else may have made: a link leads elsewhere, a pipe waits for ever, a device never ends
+# ---- files of unknown origin: a link leads elsewhere, opening a pipe waits forever, a device never ends
 
 
 def open_regular(path: str | os.PathLike[str], mode: str = "rb", *, links: bool | None = None) -> IO[bytes]:
@@ -81,6 +82,21 @@ def open_regular(path: str | os.PathLike[str], mode: str = "rb", *, links: bool 
         stream.close()
         raise OSError(errno.EINVAL, "it is no regular file, but a pipe, a device or the like", str(path))
     return cast("IO[bytes]", stream)
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """The bytes of a regular file for this block; a file whose name ends in `.gz` is unpacked as it is read.
+
+    Raises:
+        OSError: see `open_regular`.
+    """
+    with open_regular(path) as raw:
+        if not str(path).lower().endswith(".gz"):
+            yield raw
+            return
+        with gzip.open(raw) as unpacked:
+            yield cast("IO[bytes]", unpacked)
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
@@ -134,7 +150,7 @@ def check_not_sparse(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its place when the block ends, and is deleted where it raises.
+    """Yields a scratch file beside `path`, which replaces `path` when the block ends and is deleted if the block raises.
 
     Raises:
         StorageError: what the block raises as `OSError`; the old file stands.
@@ -143,7 +159,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     scratch.write_text("…")
     """
     target = Path(path)
-    # The name is nobody else's: two processes that write the same file do not meet in it.
+    # The name is unique, so that two processes that write the same file do not share it.
     scratch = target.with_name(f".{target.name}.{os.getpid()}-{token_hex(4)}.new")
     with storage_errors(target):
         try:
@@ -160,12 +176,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def holds_anything(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds more than what processes have left that were killed while they wrote a file there."""
+    """True where a folder holds more than scratch files that killed processes have left."""
     return any(_SCRATCH.fullmatch(one.name) is None for one in Path(folder).iterdir())
 
 
 def tidy(folder: str | os.PathLike[str]) -> None:
-    """Deletes what processes have left in a folder that were killed while they wrote a file there.
+    """Deletes the scratch files that killed processes have left in a folder.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -190,7 +206,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def sync(path: str | os.PathLike[str], *, whole: bool = True) -> None:
-    """Returns when what was written is on the disk, and not only in memory.
+    """Flushes a file or folder to the disk.
 
     Args:
         path: A file or folder.
@@ -284,11 +300,11 @@ def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-# ---- jSON out of files and off the network, which anybody may have written
+# ---- JSON of unknown origin
 
 
 def parse_json(data: str | bytes) -> Any:
-    """The value of a document; whatever is wrong with it is a `ValueError`.
+    """Parses a JSON document; every kind of defect is a `ValueError`.
 
     Python's own reader raises `RecursionError` for what is nested beyond its stack, which no `except ValueError` stops.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from mathturn_gym.base.files import parse_json
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError
@@ -50,6 +50,34 @@ class Server:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+def split_url(field: str, url: object) -> SplitResult:
+    """The parts of an http(s) URL.
+
+    Args:
+        field: What the URL was given for; named in errors.
+        url: The URL.
+
+    Raises:
+        InvalidValueError: another scheme, no host, a port above 65535, or characters that no URL has.
+
+    >>> split_url("server", "http://127.0.0.1:99999")
+    Traceback (most recent call last):
+    ...
+    mathturn_gym.errors.InvalidValueError: server must be a URL such as 'http://127.0.0.1:8000', got 'http://127.0.0.1:99999' (Port out of range 0-65535)
+    """
+    why = ""
+    if isinstance(url, str) and url.isprintable() and " " not in url:
+        try:
+            parts = urlsplit(url)
+            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                return parts
+        except ValueError as error:  # an address in brackets without an end; a port that is none
+            why = f" ({error})"
+    if isinstance(url, str) and "@" in url:  # it may hold a password
+        raise InvalidValueError(f"{field} must be a URL such as 'http://127.0.0.1:8000', got something else")
+    raise InvalidValueError(f"{field} must be a URL such as 'http://127.0.0.1:8000', got {url!r}{why}")
+
+
 def servers_of(urls: Sequence[str]) -> tuple[list[Server], list[str]]:
     """The servers behind URLs, and the secrets that the URLs held.
 
@@ -58,10 +86,7 @@ def servers_of(urls: Sequence[str]) -> tuple[list[Server], list[str]]:
     """
     servers, secrets = [], []
     for url in urls:
-        parts = urlsplit(url.strip()) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            shown = url if isinstance(url, str) and "@" not in url else "something else"
-            raise InvalidValueError(f"urls must be one or more http(s) URLs, got {shown!r}")
+        parts = split_url("urls", url.strip() if isinstance(url, str) else url)
         clean = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
         if parts.username is None:
             servers.append(Server(clean))

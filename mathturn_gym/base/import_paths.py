@@ -104,7 +104,7 @@ def import_object(field: str, path: str) -> Any:
 
 
 def import_path_of(value: object) -> str | None:
-    """The import path that leads to this very object; None where there is none (a lambda, an object made by hand).
+    """Returns the import path that leads to this object, or None if there is none (a lambda, an instance).
 
     >>> import os.path
     >>> import_path_of(os.path.basename)
@@ -122,7 +122,7 @@ def import_path_of(value: object) -> str | None:
 
 
 def _see_current_folder() -> None:
-    """A console script does not look for modules in the folder that it is started in; `python -m` does."""
+    """Adds the current folder to `sys.path`: `python -m` searches it, a console script does not."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from mathturn_gym.base.files import open_regular
 from mathturn_gym.errors import MissingDependencyError
 
 _FREE_VALUES: Final = 2**25
@@ -40,7 +41,7 @@ def bounded_batches(
         import pyarrow.parquet
     except ImportError as error:
         raise MissingDependencyError("Parquet files need pyarrow: pip install 'mathturn-gym[data]'") from error
-    with pyarrow.parquet.ParquetFile(path) as file:
+    with open_regular(path) as stream, pyarrow.parquet.ParquetFile(stream) as file:  # pyarrow would wait at a pipe
         _check_sizes(file.metadata, path.stat().st_size)
         leaves = map(file.schema.column, range(len(file.schema)))
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]

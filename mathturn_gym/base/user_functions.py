@@ -1,4 +1,4 @@
-"""Functions that a user gives: named, checked before they are called, and named again where they raise."""
+"""Calls of users' functions: signatures are checked before the call, and errors name the function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def name_of(function: object) -> str:
-    """A function as an error should name it: its name, and file and line where it has them.
+    """Returns the name of a function for error messages, with file and line where they are known.
 
     >>> name_of(len)
     'builtins.len'
@@ -49,7 +49,7 @@ def positional_parameters(function: Callable[..., Any]) -> list[inspect.Paramete
 
 
 def check_takes(role: str, function: Callable[..., Any], *arguments: str, keywords: Sequence[str] = ()) -> None:
-    """Raises where a call with these arguments cannot succeed, whatever they are.
+    """Raises if the function's signature does not accept a call with these arguments.
 
     Args:
         role: What the user gave the function as, for the message.
@@ -143,7 +143,7 @@ def awaited_together(awaitables: Sequence[Awaitable[Any]]) -> list[Any] | None:
     """
     loop = _LOOP.get()
     if loop is None:
-        for awaitable in awaitables:  # or Python warns of coroutines that were never awaited
+        for awaitable in awaitables:  # otherwise Python warns of coroutines that were never awaited
             getattr(awaitable, "close", lambda: None)()
         return None
 
@@ -153,7 +153,7 @@ def awaited_together(awaitables: Sequence[Awaitable[Any]]) -> list[Any] | None:
     task = asyncio.run_coroutine_threadsafe(gather(), loop)
     try:
         return task.result()
-    except BaseException:  # for example an interrupt: the others are not needed
+    except BaseException:  # such as an interrupt: the others will not be awaited
         task.cancel()
         raise
 

@@ -5,6 +5,9 @@ Modules are loaded when a command runs, so that `--help` is quick.
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -70,12 +73,25 @@ app.command()(warmup)
 
 def main() -> None:
     """Runs the command line; a user's mistake is one red line and exit code 2, Ctrl-C is exit code 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal has no character for is shown as a question mark
+            stream.reconfigure(errors="replace")
     console = terminal(stderr=True)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except MathTurnError as error:
         console.print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
         console.print(visible(str(error)), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:
+        # Errors of files are `StorageError`s; one without a file's name is the output's: a full disk, a closed pipe.
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO):
+            raise
+        console.print(f"[bold red]error:[/] the output cannot be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
         sys.exit(2)
     except KeyboardInterrupt:
         console.print("interrupted; what was written so far is whole (--resume goes on from it)")

@@ -116,7 +116,7 @@ def check(
 ) -> None:
     """Lists rows that cannot be used, and gold answers that are not right when judged against themselves.
 
-    Exit code 1 where there are any. Families are also solved again by an independent route. Examples:
+    Exit code 1 where there are any. Examples:
     `mathturn problems check gsm8k_test.jsonl`, `mathturn problems check quadratic@3`.
     """
     from mathturn_gym.problems import check_gold
@@ -133,7 +133,6 @@ def check(
         "contradictory": _contradictory(checked),
         "not_self_verified": [_described(source, failure) for failure in failures if not failure.as_text],
         "only_as_text": [_described(source, failure) for failure in failures if failure.as_text],
-        "disagree": _disagreements(source, items, seed),
     }
     if out is not None:
         out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -141,7 +140,7 @@ def check(
         typer.echo(json.dumps(result))
     else:
         _print(terminal(), result)
-    if any(result[key] for key in ("skipped", "contradictory", "not_self_verified", "disagree")):
+    if any(result[key] for key in ("skipped", "contradictory", "not_self_verified")):
         raise typer.Exit(1)
 
 
@@ -182,25 +181,16 @@ def _described(source: ProblemSource, failure: GoldFailure) -> dict[str, str]:
     }
 
 
-def _disagreements(source: ProblemSource, items: int, seed: int) -> list[str]:
-    if source.size is not None:
-        return []
-    from oracle import disagreements
-
-    return list(disagreements(source, items, seed))
-
-
 def _print(console: Console, result: dict[str, Any]) -> None:
     bad = len(result["not_self_verified"])
     console.print(
         f"{result['problems']}: {result['checked']} problems checked, {len(result['skipped'])} rows left out, {bad} gold"
         f" answers that are not right when judged against themselves, {len(result['only_as_text'])} known only as text,"
-        f" {len(result['contradictory'])} prompts with different answers, {len(result['disagree'])} solved otherwise by the"
-        " independent route",
+        f" {len(result['contradictory'])} prompts with different answers",
         markup=False,
         soft_wrap=True,
     )
-    for title, key in (("left out", "skipped"), ("contradictory", "contradictory"), ("solved otherwise", "disagree")):
+    for title, key in (("left out", "skipped"), ("contradictory", "contradictory")):
         for row in result[key]:
             console.print(f"  {title}: {row}", markup=False, soft_wrap=True)
     for title, key in (("not right", "not_self_verified"), ("only as text", "only_as_text")):

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from mathturn_gym.base.user_functions import call_with_turn, check_takes, name_of
-from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, check_float, raise_unknown_name, shown
 from mathturn_gym.types import Status, TurnContext
 from mathturn_gym.verifier import answer_key
 
@@ -135,6 +135,14 @@ def get_terms(terms: RewardTerms | None) -> dict[str, Term]:
     -0.5
     """
     found: dict[str, Term] = {}
+    given_terms: object = terms  # a config may say anything
+    if given_terms is not None and not (
+        isinstance(given_terms, Mapping) and all(isinstance(one, str) for one in given_terms)
+    ):
+        raise InvalidValueError(
+            f"reward_terms must be weights or functions by name, as {{'format': 1.0}}, got {shown(given_terms)}; on the"
+            " command line --reward-term format=1.0"
+        )
     for name, given in (terms or {}).items():
         if name == "verdict":
             raise InvalidValueError("reward_terms: 'verdict' is the name of the verdict's own reward; choose another")

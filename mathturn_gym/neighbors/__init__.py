@@ -7,6 +7,31 @@
     mathturn_gym.neighbors.verifiers   load_environment, for verifiers and prime-rl
     mathturn_gym.neighbors.tinker      an Env and its builders
 
-Nothing of them is installed with this package, and none is imported by `import mathturn_gym`. `docs/integrations.md` has
+For a trainer without a module here: `EpisodePlayer.play(problem, generate)` plays one episode with any asynchronous engine.
+
+None of these packages is installed with this one, and none is imported by `import mathturn_gym`. `docs/integrations.md` has
 the shortest use of each, and what each has been tested against.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mathturn_gym.base.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mathturn_gym.neighbors.episodes import (
+        EpisodePlayer,
+        Generate,
+        completion_of,
+        problem_from_json,
+        problem_to_json,
+    )
+
+__all__ = ["EpisodePlayer", "Generate", "completion_of", "problem_from_json", "problem_to_json"]
+
+_HOME: Final = dict.fromkeys(__all__, "episodes")
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -1,4 +1,8 @@
-"""Episodes for trainers that own the model and ask for one episode at a time, in asyncio."""
+"""Episodes for trainers that own the model and ask for one episode at a time, in asyncio.
+
+`EpisodePlayer.play(problem, generate)` is the entry for a trainer that has no adaptor here; those of verl, slime and AReaL
+are made of it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from mathturn_gym.types import Completion, Episode, Ids, Problem
 
 
 def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> list[Problem]:
-    """Different problems out of a source.
+    """Takes different problems from a source.
 
     Args:
         problems: See `load_problems`.
@@ -29,7 +33,7 @@ def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> 
         seed: Of the stream of a source that has no end.
 
     Raises:
-        InvalidValueError: a source without end and no size, or one that does not have so many problems.
+        InvalidValueError: a source without end and no size, or one that has fewer problems.
     """
     source = load_problems(problems)
     wanted = source.size if size is None else size
@@ -38,11 +42,11 @@ def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> 
     return list(distinct(source, wanted, seed))
 
 
-class KnownProblems(FiniteSource):
+class ProblemIndex(FiniteSource):
     """Problems by id and by prompt: a source that grows.
 
-    A data set's row is matched by the id that it carries; where a user's own data set carries none, by its text, as long as
-    one problem alone has that text. Never by position: trainers shuffle, repeat and split their rows.
+    A row of a data set is matched by the id that it carries. A row without an id is matched by its text, if one problem
+    alone has that text. Positions are never used: trainers shuffle, repeat and split their rows.
     """
 
     def __init__(self) -> None:
@@ -55,7 +59,7 @@ class KnownProblems(FiniteSource):
         return len(self._by_id)
 
     def add(self, problems: Iterable[Problem]) -> None:
-        """Adds problems; one that is known already is passed over.
+        """Adds problems; those already in the index are skipped.
 
         Raises:
             InvalidValueError: another problem has the same id.
@@ -116,13 +120,13 @@ class KnownProblems(FiniteSource):
 
 
 Generate: TypeAlias = Callable[[Ids, int], Awaitable[Completion]]
-"""Continues a context, int64 (L,), by at most so many ids."""
+"""A model: `await generate(context, max_tokens)` continues a context, int64 (L,), by at most `max_tokens` ids."""
 
 _NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
 
 
 def problem_to_json(problem: Problem) -> str:
-    """A whole problem as text, for a column of a data set: workers need no problem file of their own.
+    """Writes a whole problem as JSON text for a column of a data set, so that workers need no problem file.
 
     >>> problem_from_json(problem_to_json(Problem("p/1", "1+1?", ("2", "two")))).gold
     ('2', 'two')
@@ -147,7 +151,7 @@ def problem_from_json(text: object) -> Problem:
 def completion_of(
     ids: Sequence[int], logprobs: Sequence[float | None] | None, limit: int, ends: Collection[int], version: int = 0
 ) -> Completion:
-    """What an engine sampled, as a completion.
+    """Makes a `Completion` of what an engine sampled.
 
     Args:
         ids: As sampled. What is beyond `limit` is left out: the beginning of a sample is a sample.
@@ -164,24 +168,36 @@ def completion_of(
 
 
 class EpisodePlayer:
-    """Plays episodes on whatever problems, many at once; the environments are used again.
+    r"""Plays episodes for a trainer that gives the problem and samples the completions.
+
+    Any number of episodes may be played at once in one event loop; environments are reused. Token ids go to the model and
+    come back from it, and are never encoded again.
 
     Args:
-        config: The environment; its `problems` are not looked at.
+        config: The environment; its `problems` are not read, because each call of `play` brings its own.
         tokenizer: The model's.
         discount: Of the episodes' returns, per turn.
 
     Attributes:
         ends: Ids that end a turn.
         decode: The text of ids.
+        encode: The ids of a text, as a completion of a turn has them.
 
     Raises:
         InvalidValueError: a value outside what is allowed.
+
+    >>> async def generate(context, max_tokens):  # asks your engine
+    ...     ids = player.encode(r"\boxed{4}")[:max_tokens]
+    ...     return completion_of(ids, None, max_tokens, player.ends)
+    >>> player = EpisodePlayer(EnvConfig("MathMultiTurnUntilCorrect-v0", num_turns=3), "builtin")
+    >>> episode = asyncio.run(player.play(Problem("mine/1", "What is 2+2?", "4"), generate))
+    >>> episode.solved, episode.num_turns, episode.returns.tolist()
+    (True, 1, [1.0])
     """
 
     def __init__(self, config: EnvConfig, tokenizer: Any, discount: float = 1.0) -> None:
         self.discount = check_float("discount", discount, low=0.0, high=1.0)
-        self._config, self._known = config, KnownProblems()
+        self._config, self._problems = config, ProblemIndex()
         first = self._made(tokenizer=tokenizer)
         # What the first has loaded serves all of them; the dialogue has the tokenizer and the system prompt.
         kept = {name: value for name, value in config.keywords.items() if name not in ("tokenizer", "system_prompt")}
@@ -189,19 +205,29 @@ class EpisodePlayer:
         self._config = EnvConfig(config.id, **{**kept, **shared})
         self._idle = [first]
         self.decode = first.dialogue.decode
+        self.encode: Callable[[str], Ids] = lambda text: completion_ids(
+            first.dialogue, text, first.max_completion_tokens
+        )
         tokens = {first.dialogue.tokenizer.eos_token_id, *first.dialogue.end_of_turn[-1:]}
         self.ends: frozenset[int] = frozenset(one for one in tokens if one is not None)
 
     async def play(self, problem: Problem, generate: Generate, *, index: int = 0, group: str | None = None) -> Episode:
-        """Plays one episode.
+        """Plays one episode to its end.
 
         Args:
-            problem: The problem.
-            generate: The model.
-            index: The episode's number, for its record.
-            group: What its record calls its group.
+            problem: The problem. Another problem under the same id is an error.
+            generate: Samples one turn; called once per turn with the whole context and the turn's token budget.
+            index: Number of the episode, kept in it.
+            group: Name of the episode's group, kept in it.
+
+        Returns:
+            The episode: ids, loss mask, log-probs, versions, rewards per turn and returns.
+
+        Raises:
+            InvalidValueError: another problem has the same id.
+            UserFunctionError: a verifier or reward function of the user's raised.
         """
-        self._known.add([problem])
+        self._problems.add([problem])
         env = self._idle.pop() if self._idle else self._made()
         try:
             return await self._episode(env, problem, generate, index, group)
@@ -216,7 +242,8 @@ class EpisodePlayer:
         while not recorder.ended:
             budget = int(info["completion_budget"])
             completion = await generate(observation, budget) if budget else _NOTHING
-            # A function of the user's may rely on the thread that calls it; the built-in verifier must not hold up others.
+            # The built-in verifier runs in a thread, so that one slow check does not delay other episodes. A user's function may rely
+            # on the thread that calls it, and runs here.
             if env.verifier.runs_beside:
                 result = await asyncio.to_thread(env.step, completion.ids)
             else:
@@ -229,12 +256,12 @@ class EpisodePlayer:
         # Made with a problem that fits: what an environment is then asked to play may be too long, and is truncated.
         made: Any = self._config.make(problems=Problem("-", "-", "-"), **changes)
         env: MathMultiTurnEnv = made.unwrapped
-        env.source = self._known
+        env.source = self._problems
         return env
 
 
 class TextEpisode:
-    """An episode for those who have texts only: the answers' ids are the tokenizer's own spelling.
+    """An episode played by texts, for hosts without token ids: answers are encoded by the tokenizer.
 
     Args:
         env: The environment.

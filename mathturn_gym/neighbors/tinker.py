@@ -21,7 +21,7 @@ from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_int
-from mathturn_gym.neighbors.episodes import KnownProblems, chosen_problems
+from mathturn_gym.neighbors.episodes import ProblemIndex, chosen_problems
 from mathturn_gym.neighbors.require import require
 from mathturn_gym.types import Policy, Problem
 
@@ -112,11 +112,11 @@ class MathTurnGroupBuilder(EnvGroupBuilder):
     async def make_envs(self) -> Sequence[Env]:
         """The environments."""
         shared = _shared(self.tokenizer, self.env_id, json.dumps(dict(self.keywords), sort_keys=True))
-        known = KnownProblems()
-        known.add([self.problem])
+        index = ProblemIndex()
+        index.add([self.problem])
         made: list[Any] = [shared.make().unwrapped for _ in range(self.group_size)]
         for env in made:
-            env.source = known
+            env.source = index
         return [MathTurnEnv(env, self.problem) for env in made]
 
     def logging_tags(self) -> list[str]:

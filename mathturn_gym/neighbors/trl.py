@@ -24,7 +24,7 @@ from mathturn_gym.episodes.metrics.figures import facts
 from mathturn_gym.episodes.returns import Estimator, advantages
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
-from mathturn_gym.neighbors.episodes import KnownProblems, TextEpisode, chosen_problems, completion_of
+from mathturn_gym.neighbors.episodes import ProblemIndex, TextEpisode, chosen_problems, completion_of
 from mathturn_gym.neighbors.export import to_trl, trl_advantages
 from mathturn_gym.neighbors.require import require
 from mathturn_gym.problems import ProblemsLike
@@ -79,7 +79,7 @@ class TurnRollout:
         self.discount = check_float("discount", discount, low=0.0, high=1.0)
         self._num_envs = None if num_envs is None else check_int("num_envs", num_envs, low=1)
         self._config, self._make_policy = _checked_config(env_id, keywords), policy
-        self._known = KnownProblems()
+        self._problems = ProblemIndex()
         self._env: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self._policy: tuple[Any, CausalLMPolicy] | None = None
         self._calls: tuple[tuple[str, int], int] = ("", 0), 0
@@ -97,9 +97,9 @@ class TurnRollout:
             Columns `prompt` (one message of the user's, which carries the problem's id as well) and `problem_id`.
 
         Raises:
-            InvalidValueError: a source without end and no size, or one that does not have so many problems.
+            InvalidValueError: a source without end and no size, or one that has fewer problems.
         """
-        return _dataset(self._known, problems, size, seed)
+        return _dataset(self._problems, problems, size, seed)
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Plays one episode per prompt; what `GRPOTrainer` calls.
@@ -114,7 +114,7 @@ class TurnRollout:
         Raises:
             InvalidValueError: a prompt that no known problem has.
         """
-        ids = [self._known.id_of(prompt) for prompt in prompts]
+        ids = [self._problems.id_of(prompt) for prompt in prompts]
         env = self._environment(len(ids), trainer)
         first = trainer.accelerator.process_index * len(ids)
         with self._playing(trainer) as policy:
@@ -148,7 +148,7 @@ class TurnRollout:
     def _environment(self, episodes: int, trainer: Any) -> gym.vector.VectorEnv[Any, Any, Any]:
         places = min(episodes, self._num_envs or episodes)
         if self._env is None or self._env.num_envs != places:
-            made: Any = self._config.make(num_envs=places, problems=self._known, tokenizer=trainer.processing_class)
+            made: Any = self._config.make(num_envs=places, problems=self._problems, tokenizer=trainer.processing_class)
             self._env = made
         return self._env
 
@@ -213,7 +213,7 @@ class _TrainersGeneration:
 
     @contextmanager
     def of_length(self, max_tokens: int) -> Iterator[None]:
-        """Generates at most so many ids per turn: TRL's `max_completion_length` is about all turns together."""
+        """Limits the ids per turn: TRL's `max_completion_length` is a limit for all turns together."""
         trainer = self._trainer
         places = [(trainer.generation_config, "max_new_tokens")] if hasattr(trainer, "generation_config") else []
         if trainer.use_vllm:
@@ -331,8 +331,8 @@ class AnswerEnvironment:
     goes back to the model as the tool's result. Its public methods are the tools: there is one.
     """
 
-    def __init__(self, make: Callable[[], TextEpisode], known: KnownProblems) -> None:
-        self._make, self._known = make, known
+    def __init__(self, make: Callable[[], TextEpisode], problems: ProblemIndex) -> None:
+        self._make, self._problems = make, problems
         self._episode: TextEpisode | None = None
 
     def reset(self, prompt: Any = None, problem_id: str | None = None, **_: Any) -> None:
@@ -345,7 +345,7 @@ class AnswerEnvironment:
         Raises:
             InvalidValueError: no known problem is meant.
         """
-        chosen = self._known.id_of(prompt) if problem_id is None else problem_id
+        chosen = self._problems.id_of(prompt) if problem_id is None else problem_id
         if self._episode is None:
             self._episode = self._make()
         self._episode.begin(chosen)
@@ -397,18 +397,18 @@ class AnswerEnvironments:
     def __init__(self, env_id: str = "MathMultiTurnUntilCorrect-v0", *, discount: float = 1.0, **keywords: Any) -> None:
         self._discount = check_float("discount", discount, low=0.0, high=1.0)
         self._config = _checked_config(env_id, keywords)
-        self._known = KnownProblems()
+        self._problems = ProblemIndex()
 
     def dataset(self, problems: ProblemsLike, size: int | None = None, seed: int = 0) -> Dataset:
         """A data set for the trainer; see `TurnRollout.dataset`."""
-        return _dataset(self._known, problems, size, seed)
+        return _dataset(self._problems, problems, size, seed)
 
     def __call__(self) -> AnswerEnvironment:
         """One environment; TRL makes as many as a batch has episodes, and uses them again."""
-        return AnswerEnvironment(self._make, self._known)
+        return AnswerEnvironment(self._make, self._problems)
 
     def _make(self) -> TextEpisode:
-        env: Any = self._config.make(problems=self._known)
+        env: Any = self._config.make(problems=self._problems)
         return TextEpisode(env.unwrapped, self._discount)
 
 
@@ -422,9 +422,9 @@ def _checked_config(env_id: str, keywords: Mapping[str, Any]) -> EnvConfig:
     return config
 
 
-def _dataset(known: KnownProblems, problems: ProblemsLike, size: int | None, seed: int) -> Dataset:
-    """Rows of problems that are known from then on; the message carries the id, for TRL hands on nothing else."""
+def _dataset(index: ProblemIndex, problems: ProblemsLike, size: int | None, seed: int) -> Dataset:
+    """Rows of problems, which are added to the index; the message carries the id, because TRL passes nothing else on."""
     found = chosen_problems(problems, size, seed)
-    known.add(found)
+    index.add(found)
     messages = [[{"role": "user", "content": problem.prompt, "problem_id": problem.id}] for problem in found]
     return Dataset.from_dict({"prompt": messages, "problem_id": [problem.id for problem in found]})

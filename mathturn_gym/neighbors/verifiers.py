@@ -14,7 +14,7 @@ from typing import Any, Final
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import MissingDependencyError
 from mathturn_gym.neighbors.episodes import (
-    KnownProblems,
+    ProblemIndex,
     TextEpisode,
     chosen_problems,
     problem_from_json,
@@ -108,16 +108,16 @@ class MathTurnEnv(vf.Env[MathTurnEnvConfig]):
     def __init__(self, config: MathTurnEnvConfig) -> None:
         super().__init__(config)
         keywords: dict[str, Any] = {"max_completion_tokens": 2**17, **config.settings}
-        self._known = KnownProblems()
+        self._problems = ProblemIndex()
         self._config = EnvConfig(config.gym_id, **keywords)
         self._config.make().close()  # a mistake shows here, not in the first episode
 
     async def run(self, task: MathTurnTask, agents: Any) -> None:
         """One episode."""
         problem = problem_from_json(task.data.problem)
-        self._known.add([problem])
+        self._problems.add([problem])
         env: Any = self._config.make().unwrapped
-        env.source = self._known
+        env.source = self._problems
         episode = TextEpisode(env, self.config.discount)
         episode.begin(problem.id)
         async with agents.agent.interaction(task) as interaction:

@@ -1,12 +1,12 @@
-"""Rows out of files: JSON lines, JSON, CSV (each also gzipped) and Parquet, one at a time.
+"""Reads rows from files, one at a time: JSON lines, JSON, CSV (each also gzipped) and Parquet.
 
 JSON is parsed here and not by `datasets` or pyarrow: the former reads a document whole, the latter reads lines only, and
 both give all rows one inferred schema, so that a row of another shape changes or fails the others and cannot be named.
 Parquet is pyarrow's, within the bounds of `base.parquet`.
 
-Nothing is loaded silently wrong: text that is not UTF-8, a truncated archive, a line without end, NaN or a row of the
-wrong shape is a `BadRow` or an exception, with its place. Nothing is read into memory because a file says so: no row
-has more than `MAX_ROW` bytes, whole documents are read piece by piece, and archives are unpacked as they are read.
+Nothing is silently misread: text that is not UTF-8, a truncated archive, a line without end, NaN or a row of the wrong
+shape is a `BadRow` or an exception that names the place. Memory is bounded: a row has at most `MAX_ROW` bytes, documents
+are read in pieces, and archives are unpacked as they are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast
 
-from mathturn_gym.base.files import bounded_lines, open_regular
+from mathturn_gym.base.files import bounded_lines, reading
 from mathturn_gym.base.parquet import bounded_batches
 from mathturn_gym.errors import MathTurnError, ProblemFileError, raise_unknown_name
 from mathturn_gym.problems._values import short
@@ -37,7 +37,7 @@ class _Readable(Protocol):
 
 
 class JsonText:
-    """A document in UTF-8, at a place from which one goes forward only.
+    """A streaming JSON reader: a UTF-8 document and a position that only moves forward.
 
     Args:
         stream: Where its bytes come from.
@@ -69,7 +69,7 @@ class JsonText:
                 return ""
 
     def take(self, expected: str) -> str:
-        """Goes past the next character, which must be one of those expected."""
+        """Consumes the next character, which must be one of those expected."""
         found = self.peek()
         if not found or found not in expected:
             raise self.error(
@@ -99,7 +99,7 @@ class JsonText:
                 raise self.error(f"is not JSON: {error}{self._place()}") from error
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        """Whether more text may mend what was not JSON so far."""
+        """True where the error may come from text that is not read yet."""
         return error.pos >= len(self._text) - _ESCAPE or error.msg.startswith("Unterminated string")
 
     def elements(self) -> Iterator[Any]:
@@ -114,7 +114,7 @@ class JsonText:
                 return
 
     def members(self) -> Iterator[str]:
-        """The keys of an object; whoever gets one has to take its value before the next."""
+        """Yields the keys of an object; the caller must read each value before it asks for the next key."""
         self.take("{")
         if self.peek() == "}":
             self.take("}")
@@ -129,7 +129,7 @@ class JsonText:
                 return
 
     def _more(self) -> bool:
-        """Reads on: as much again as is waiting already, so that a long value is not tried over and over."""
+        """Reads more text: as much as is already waiting, so that a long value is reparsed only a logarithmic number of times."""
         if self._ended:
             return False
         waiting = len(self._text) - self._at
@@ -212,7 +212,7 @@ def _guarded(path: Path, read: Callable[[IO[bytes], Path], Rows]) -> Rows:
     """Reads, and turns what goes wrong on the way into errors that name the file and the place."""
     number = 0
     try:
-        with _opened(path) as stream:
+        with reading(path) as stream:
             for number, row in read(stream, path):
                 yield number, row
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -221,13 +221,9 @@ def _guarded(path: Path, read: Callable[[IO[bytes], Path], Rows]) -> Rows:
         raise ProblemFileError(
             f"problems file {str(path)!r} cannot be read: {error.strerror or error}{_near(path)}"
         ) from error
-
-
-def _opened(path: Path) -> IO[bytes]:
-    try:
-        raw = open_regular(path)
-        return cast("IO[bytes]", gzip.open(raw, "rb")) if path.name.lower().endswith(".gz") else raw
     except ValueError as error:  # a path with a NUL in it
+        if isinstance(error, MathTurnError):
+            raise
         raise ProblemFileError(f"problems file {short(str(path))} cannot be read: {error}") from error
 
 
@@ -389,8 +385,6 @@ def parquet_rows(path: Path) -> Rows:
     """
     number = 0
     try:
-        with open_regular(path):  # pyarrow would wait at a pipe
-            pass
         for batch in bounded_batches(path, batch_size=_BATCH, most=_AT_ONCE):
             for row in [None] if batch is None else batch.to_pylist():
                 number += 1

@@ -1,6 +1,6 @@
 """What a source of problems is: item (seed, index) -> Problem, and nothing else decides it.
 
-A source knows the *split* that it is: "train", "validation", "test", or "all", or None where nobody has chosen one.
+A source knows the *split* that it is: "train", "validation", "test", or "all", or None where none was chosen.
 `source.part(split)` chooses. A generator of which nothing was chosen plays train problems, a list plays all of its own.
 """
 
@@ -79,7 +79,7 @@ class ProblemSource(ABC):
 
         Returns:
             A source whose `split` is the given one. A source that is that split already returns itself, and so does one
-            that was chosen to be "all", whatever the split: whoever asks for all problems by name gets them everywhere.
+            that was chosen to be "all", whatever the split: a user who asks for all problems by name gets all of them.
 
         Raises:
             InvalidValueError: unknown split, or this source is another split, or it has no problem there.
@@ -129,7 +129,7 @@ class _HashPart(ProblemSource):
     """The problems of a user's endless source whose prompts a hash puts into a split.
 
     Args:
-        source: Divided by nobody so far.
+        source: A source that has not been divided yet.
         split: The split.
     """
 

@@ -257,7 +257,7 @@ class _History:
     """The last outcomes of every cell; shared by a curriculum and its train part.
 
     Attributes:
-        version: Grows with every change, so that weights are computed anew when they have to be.
+        version: Incremented by every change, so that weights are recomputed only when needed.
     """
 
     def __init__(self, cells: Iterable[str], window: int) -> None:

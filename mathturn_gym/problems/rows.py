@@ -29,7 +29,7 @@ class RowProblems(ProblemList):
     """Problems made of rows; ids are `NAME/HASH` (the hash is that of the content) unless a row has its own.
 
     Rows that ask the same and accept the same are one problem: the first stands for all, and a log line tells how many
-    there were. Rows with ids of their own are told apart by these.
+    there were. Rows with ids of their own are distinguished by their ids.
 
     Args:
         rows: Numbered rows.

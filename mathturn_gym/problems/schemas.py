@@ -169,7 +169,7 @@ def _number_text(value: object, field: str) -> str:
     if isinstance(value, numbers.Integral):
         # str() of an integer refuses more than 4,300 digits; log10(2) is .30103.
         if int(value).bit_length() * 0.30103 > MAX_GOLD:
-            raise RowError(field, f"has more than {MAX_GOLD:,} digits; at most so many can be judged")
+            raise RowError(field, f"has more than {MAX_GOLD:,} digits, which is the most that can be judged")
         return str(int(value))
     if isinstance(value, (float, np.floating)):
         number = float(value)

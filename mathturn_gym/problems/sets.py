@@ -1,4 +1,4 @@
-"""Problems as sets of different ones: so many different, how many there are, and which ones two sources share."""
+"""Sources as sets of different problems: taking N different ones, counting them, and finding those that two share."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def overlap(a: ProblemSource, b: ProblemSource, *, draws: int = 2_000) -> tuple[
     """The prompts that two sources share, in alphabetical order.
 
     Lists are compared completely. Of a generator the first `draws` items of stream 0 are looked at, so a rare prompt may
-    be missed. Prompts that do not tell their answer (a hidden number) are not counted: to know them helps nobody.
+    be missed. Prompts that do not tell their answer (a hidden number) are not counted: knowing them does not help.
 
     Args:
         a: Any source.
@@ -153,7 +153,7 @@ def _prompts(source: ProblemSource, draws: int) -> set[str]:
 def check_disjoint(train: ProblemSource, other: ProblemSource, *, allow: bool = False, draws: int = 2_000) -> None:
     """Refuses to train and to evaluate on the same prompts.
 
-    It is not refused to whoever asks for it by name: `allow=True`, or sources that are both the split "all".
+    It is allowed where the user asks for it by name: `allow=True`, or two sources whose split is "all".
 
     Args:
         train: What is trained on.

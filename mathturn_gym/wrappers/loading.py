@@ -31,6 +31,7 @@ _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "
 
 _MOST_JSON: Final = 1 << 24
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
+_DEFAULTS: Final[Mapping[str, Any]] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "grammar": "none"}
 
 
 def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
@@ -54,12 +55,34 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
     >>> policy.sampling.temperature, policy.scheduler
     (0.5, 'streaming')
     """
+    if not isinstance(policy, (str, Path, PolicyConfig)):
+        raise InvalidValueError(
+            f"policy must be a name, a folder or a PolicyConfig, got a {type(policy).__name__}; of a model that is loaded"
+            " already, CausalLMPolicy(model, tokenizer) makes a policy"
+        )
     config = replace(policy, **changes) if isinstance(policy, PolicyConfig) else _config_of(str(policy), changes)
     kind, place = _resolve(config.model)
     if kind.remembers and Path(place).is_dir():
         config = _with_memory(config, Path(place))
     _refuse(config, kind)
     return kind.load(config, place)
+
+
+def resolved_config(config: PolicyConfig) -> PolicyConfig:
+    """The config with what the policy's folder remembers, and the defaults of sampling, in place of None.
+
+    Args:
+        config: Nothing is loaded for it.
+
+    Raises:
+        InvalidValueError: an unknown name.
+        CheckpointError: the folder's policy.json cannot be read.
+    """
+    kind, place = _resolve(config.model)
+    found = _with_memory(config, Path(place)) if kind.remembers and Path(place).is_dir() else config
+    if "temperature" in kind.refused:  # such policies sample as they will
+        return found
+    return replace(found, **{name: one for name, one in _DEFAULTS.items() if getattr(found, name) is None})
 
 
 def _config_of(name: str, changes: Mapping[str, Any]) -> PolicyConfig:
@@ -114,6 +137,9 @@ def _resolve(name: str) -> tuple[PolicyKind, str]:
     if name.count("/") == 1 and is_hub_name(name) and not Path(name).parent.is_dir():
         return MODEL, name
     near = _nearest(name)
+    if name.startswith(("./", "../", "~", "/", ".\\")):
+        hint = f": did you mean {near!r}?" if near else " (a run's or a model's folder is expected)"
+        raise InvalidValueError(f"unknown policy {name!r}: there is no such folder in {str(Path.cwd())!r}{hint}")
     hint = f": did you mean {near!r}?" if near else ""
     raise InvalidValueError(f"unknown policy {name!r}{hint} (allowed: {POLICY_NAMES})")
 
@@ -350,6 +376,10 @@ def _device(name: str | None) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
+        if name.startswith("gpu"):
+            raise InvalidValueError(
+                f"unknown device {name!r}: did you mean 'cuda{name[3:]}'? (allowed: cpu, cuda, cuda:1, mps, …)"
+            ) from error
         reason = str(error).partition("\n")[0]
         raise InvalidValueError(f"device {name!r} cannot be used here ({reason}); cpu always can") from error
     return name

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from mathturn_gym.baselines.tasks import task_names
 from mathturn_gym.cli.app import app, main
 from mathturn_gym.errors import InvalidValueError
 
@@ -29,6 +33,38 @@ def test_every_command_explains_itself() -> None:
         shown = invoke(name.replace("_", "-"), "--help")
         assert shown.exit_code == 0
         assert len(shown.output) > 200
+
+
+def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below a group, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_shows_the_whole_name_of_every_option_at_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 37: `--max-completion-t…`."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = invoke(*words, "--help").output
+    for option in COMMANDS[words].params:
+        if not getattr(option, "hidden", False):
+            for name in (*option.opts, *option.secondary_opts):
+                assert re.search(rf"(?<!\S|-)(?:[\w-]+,)?{re.escape(name)}(?=[\s,])", shown), name
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "compare"])
+def test_help_names_the_tasks_that_there_are(command: str) -> None:
+    shown = re.sub(r"[│\s]+", " ", invoke(command, "--help").output)
+    assert ", ".join(task_names()) in shown
 
 
 def test_users_mistakes_are_one_line_and_exit_code_2(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_fields_are_mapped(tmp_path: Path) -> None:
         run("check", "linear", "--question-column", "q", "--answer-column", "a")
 
 
-def test_families_are_solved_again() -> None:
+def test_families_are_checked_too() -> None:
     done = run("check", "linear@2:test:latex", "--items", "20", "--json")
     assert done.exit_code == 0
     assert json.loads(done.output)["checked"] == 20

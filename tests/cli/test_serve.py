@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mathturn_gym.cli.app import app
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.errors import InvalidValueError, ServerError
 
 pytest.importorskip("prometheus_client", reason="the server is not installed: pip install 'mathturn-gym[serve]'")
 
@@ -41,7 +42,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from mathturn_gym.cli.app import main; main()", "serve", *options]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
@@ -58,7 +59,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             env.close()
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=600)
     assert "Traceback" not in said
 
 
@@ -83,6 +84,7 @@ def test_a_mistake_is_named_before_anything_is_served(tmp_path: Path) -> None:
         (["--problems", "linz"], "did you mean 'lins'"),
         (["--env", "MathMultiTurn-v1"], "unknown environment"),
         (["--max-sessions", "0"], "max_sessions must be"),
+        (["--no-key", "--api-key-file", str(empty)], "give one of them"),
         (["--max-message-bytes", "2000"], "max_message_bytes must hold an action"),
     ):
         result = runner.invoke(app, ["serve", *options])
@@ -98,3 +100,29 @@ def test_a_port_that_is_none_is_refused(port: str, allowed: str) -> None:
     assert done.exit_code == 2
     assert "'--port'" in done.output
     assert allowed in done.output
+
+
+def test_without_a_key_one_is_made_and_shown() -> None:
+    port = free_port()
+    command = [sys.executable, "-c", "from mathturn_gym.cli.app import main; main()", "serve", "--port", str(port)]
+    environment = {name: value for name, value in os.environ.items() if name != "MATHTURN_API_KEY"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        found = re.search(rf"MATHTURN_API_KEY=([\w-]{{32}}); page: http://127.0.0.1:{port}/play#\1\)", said)
+        assert found is not None, said
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except urllib.error.URLError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        with pytest.raises(ServerError, match="needs an API key"):
+            gym.make("MathMultiTurn-v0", server=f"http://127.0.0.1:{port}")
+        gym.make("MathMultiTurn-v0", server=f"http://127.0.0.1:{port}", api_key=found[1]).close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)

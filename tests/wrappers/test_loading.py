@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +316,7 @@ def test_an_adapters_folder_does_not_choose_what_is_executed_or_asked(tmp_path: 
 # ---- mistakes
 
 
+@pytest.mark.usefixtures("nothing_is_asked")
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -334,21 +334,18 @@ def test_a_misspelt_name_fails_at_once(
 ) -> None:
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    started = time.perf_counter()
     with pytest.raises(InvalidValueError, match="unknown policy") as caught:
         load_policy(name)
-    assert time.perf_counter() - started < 1.0
     assert ("did you mean" in str(caught.value)) == (nearest is not None)
     assert nearest is None or f"did you mean {nearest!r}" in str(caught.value)
 
 
+@pytest.mark.usefixtures("nothing_is_asked")
 @pytest.mark.parametrize("name", ["hf:no-such-model", "nobody/no-such-model"])
-def test_a_hub_name_that_cannot_be_reached_fails_at_once(name: str) -> None:
-    """The tests run offline; without that, it is one question, of ten seconds at most, and no retry."""
-    started = time.perf_counter()
+def test_offline_a_hub_name_fails_before_anything_is_asked(name: str) -> None:
+    """Where there is a network, `tests/base/test_model_folders.py` counts the questions: one, and no retry."""
     with pytest.raises(CheckpointError, match="no-such-model"):
         load_policy(name)
-    assert time.perf_counter() - started < 5.0
 
 
 @pytest.mark.parametrize(
@@ -455,30 +452,31 @@ def hostile(folder: Path, witness: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_a_folders_own_python_is_never_run_and_nobody_is_asked(folder: Path, tmp_path: Path) -> None:
+    hostile(folder, tmp_path / "witness")
+    calls = [
         "load_policy(sys.argv[1])",
         "load_policy(sys.argv[1], tokenizer='builtin')",
         "load_policy('builtin', tokenizer=sys.argv[1])",
         "load_policy(sys.argv[1], init='random', tokenizer='builtin')",
         "load_policy('builtin').update_weights(sys.argv[1])",
-    ],
-)
-def test_a_folders_own_python_is_never_run_and_nobody_is_asked(folder: Path, tmp_path: Path, code: str) -> None:
-    hostile(folder, tmp_path / "witness")
+    ]
+    # One process for all of them: each would import torch and transformers.
     script = (
         "import sys\nfrom mathturn_gym.wrappers import load_policy\nfrom mathturn_gym.errors import MathTurnError\n"
-        f"try:\n    {code}\nexcept MathTurnError as error:\n    print('refused:', error)\n"
+        + "".join(
+            f"try:\n    {call}\nexcept MathTurnError as error:\n    print({f'refused {call}:'!r}, error)\n"
+            for call in calls
+        )
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)],
-        input="y\n" * 20,  # what would answer transformers' question
-        capture_output=True, text=True, timeout=120, check=False,
+        input="y\n" * 100,  # what would answer transformers' question
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert not (tmp_path / "witness").exists()
     assert "[y/N]" not in done.stdout + done.stderr
-    assert "refused:" in done.stdout, done.stderr
+    assert [call for call in calls if f"refused {call}:" not in done.stdout] == [], done.stderr
 
 
 def test_every_from_pretrained_of_the_package_refuses_foreign_code() -> None:

@@ -205,7 +205,7 @@ class TestWhoCanUseIt:
             warnings.simplefilter("error")
             gymnasium_check_env(make(), skip_render_check=False)
 
-    @pytest.mark.parametrize("start_method", [None, "spawn", "forkserver"])
+    @pytest.mark.parametrize("start_method", [None, pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
     def test_vector_environments_of_stable_baselines(self, start_method: str | None) -> None:
         from stable_baselines3.common.monitor import Monitor
         from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv

@@ -22,6 +22,7 @@ from mathturn_gym.episodes.rollout._recorder import (
     StreamingPolicy,
 )
 from mathturn_gym.episodes.rollout._schedulers import Progress
+from mathturn_gym.episodes.rollout._tokenizers import check_tokenizer
 
 __all__ = [
     "AsyncPolicy",
@@ -31,5 +32,6 @@ __all__ = [
     "Scheduler",
     "StreamingPolicy",
     "acollect",
+    "check_tokenizer",
     "collect",
 ]

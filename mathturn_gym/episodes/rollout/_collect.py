@@ -17,6 +17,7 @@ from mathturn_gym.episodes.rollout._schedulers import (
     play_streaming,
     stream_asyncio,
 )
+from mathturn_gym.episodes.rollout._tokenizers import check_tokenizer
 from mathturn_gym.errors import InvalidValueError, RunError, check_int, raise_unknown_name
 from mathturn_gym.types import Episode, Policy
 
@@ -69,6 +70,7 @@ def collect(
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
     chosen = _choose(scheduler, policy, env)
+    check_tokenizer(env, policy)
     done: dict[int, Episode] = {}
 
     def keep(episode: Episode) -> None:
@@ -133,6 +135,7 @@ async def acollect(
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
     _choose("async", policy, env)
+    check_tokenizer(env, policy)
     slots = env_slots(env, "acollect()")
     waiting = check_int("max_waiting", len(slots) if max_waiting is None else max_waiting, low=1)
     stream = stream_asyncio(slots, policy, plan, indices, max_waiting=waiting, on_progress=on_progress)

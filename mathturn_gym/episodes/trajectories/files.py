@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, replacing, storage_errors
+from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, reading, replacing, storage_errors
 from mathturn_gym.base.parquet import bounded_batches
 from mathturn_gym.episodes.trajectories.records import episode_from_record, episode_to_record
 from mathturn_gym.episodes.trajectories.tables import (
@@ -95,7 +95,8 @@ class EpisodeReader(Iterable[Episode]):
             raise InvalidValueError(f"path must be a file of episodes, got {str(self.path)!r}, which is not there")
 
     def __iter__(self) -> Iterator[Episode]:
-        self.bad_rows = bad = []
+        bad: list[BadRow] = []
+        self.bad_rows = bad
         for row, result in enumerate(self._parquet() if self._suffix == ".parquet" else self._json_lines()):
             if isinstance(result, Episode):
                 yield result
@@ -114,8 +115,7 @@ class EpisodeReader(Iterable[Episode]):
                 )
 
     def _json_lines(self) -> Iterator[Episode | tuple[Exception, str | None]]:
-        raw = open_regular(self.path)
-        with raw, gzip.open(raw) if self._suffix == ".jsonl.gz" else raw as stream:
+        with reading(self.path) as stream:
             lines = bounded_lines(stream, MAX_LINE)
             while True:
                 try:

@@ -115,7 +115,7 @@ class MathMultiTurnAgent:
         """Collects one trajectory.
 
         Args:
-            prompt: One item with `packed_prompts`, and `task_ids` where the sample shall have them.
+            prompt: One item with `packed_prompts`, and `task_ids` if the sample is to have them.
             env: Judges the answers.
             obs_queue: Gets `(qid, token_ids, gconfig)` per turn.
             act_queue: Gives the reply to each, a `BundledGenerationOutputs` or anything with its attributes.
@@ -181,7 +181,7 @@ async def collect_original(
         all_answers.extend(answers)
         trajectory.add(reply)
         rewards.append(worth[0])
-        # Any score that is not 0 is congratulated; and the last turn's feedback is made, though nobody sees it.
+        # As in the original agent: any score but 0 is congratulated, and feedback is made for the last turn, where it is unused.
         feedback = spliced_feedback_ids(tokenizer, RIGHT_TEXT if success[0] else WRONG_TEXT)
         context = [*reply.seqs[0], *feedback]
     if agent.answer_save_path is not None:

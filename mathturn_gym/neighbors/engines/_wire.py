@@ -58,7 +58,7 @@ class PackedEpisodes:
 
         from mathturn_gym.episodes.packing import PackedBatch, unpack
 
-        # Copies: what lies in the object store is read-only, and is freed when nobody refers to it any more.
+        # Copies: what lies in the object store is read-only, and is freed when it is no longer referenced.
         tensors: dict[str, Any] = {name: torch.from_numpy(array.copy()) for name, array in self.arrays.items()}
         return unpack(
             PackedBatch(

@@ -149,11 +149,11 @@ class Line:
         answers: Sequence[Answer]
         try:
             answers = await self._handle.exchange.remote(self._name, requests)
-        except Exception as error:  # nobody on this line gets an answer any more, and each says so where it waits
+        except Exception as error:  # no request on this line is answered any more; each waiting one raises
             answers = [(number, error) for number in self._pending]
         for number, answer in answers:
             future = self._pending.get(number)
-            if future is None or future.done():  # whoever asked has been cancelled
+            if future is None or future.done():  # the caller was cancelled
                 continue
             if isinstance(answer, Exception):
                 future.set_exception(answer)
@@ -297,7 +297,7 @@ class PolicyActor:
         return int(getattr(self._policy, "version", version))
 
     async def ended(self) -> None:
-        """Never returns: whoever waits for it is told when the actor dies."""
+        """Never returns: a caller that awaits it learns when the actor dies."""
         await asyncio.Event().wait()
 
 
@@ -305,7 +305,7 @@ class PolicyPool:
     """The policy of a rollout actor whose model lives in policy actors: a session stays with one while it lives.
 
     Args:
-        handles: The policy actors; whoever made the pool may exchange them in place.
+        handles: The policy actors; the owner of the pool may exchange them in place.
         dead: The exceptions that mean that an actor is gone.
         tokenizer: Theirs.
 
@@ -330,7 +330,7 @@ class PolicyPool:
         """
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE_SECONDS:
-            # The same seed gives the same sample, whoever draws it.
+            # The same seed gives the same sample on every actor.
             handle = self.handles[crc32((session or "").encode()) % len(self.handles)]
             if handle not in self._lines:
                 self._lines[handle] = Line(handle)
@@ -414,7 +414,7 @@ class RolloutActor:
         if name not in self._jobs:
             self._jobs.setdefault(name, await job[0])
         known = self._jobs[name]
-        async with self._places:  # one more is here already when a share ends: nobody waits for the driver
+        async with self._places:  # one more is already here when a share ends, so that no actor waits for the driver
             began = time.perf_counter()
             if curriculum is not None and isinstance(known.problems, Curriculum):
                 known.problems.load_state_dict(curriculum)
@@ -456,7 +456,7 @@ class RolloutActor:
         """A vector environment for a share, and back to those that are idle when it was played."""
         idle = self._envs[job.name, places]
         env = idle.pop() if idle else await asyncio.to_thread(self._made, job, places)
-        yield env  # after an error the episodes in it are nobody's, and neither is it
+        yield env  # after an error the environment and its episodes are dropped
         idle.append(env)
 
     def _made(self, job: Job, places: int) -> Any:
@@ -479,5 +479,5 @@ class RolloutActor:
         return int(getattr(self._policy, "version", version))
 
     async def ended(self) -> None:
-        """Never returns: whoever waits for it is told when the actor dies."""
+        """Never returns: a caller that awaits it learns when the actor dies."""
         await asyncio.Event().wait()

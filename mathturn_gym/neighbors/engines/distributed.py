@@ -84,7 +84,7 @@ class DistributedTraining:
             raise EngineError(f"the ranks of this job do not find each other: {error}") from error
 
     def run_dir(self, run_dir: Path) -> Path:
-        """The first rank's is the run's; what the others write is nobody's."""
+        """Rank 0 writes the run folder. Other ranks write to a temporary folder."""
         self.connect()
         return run_dir if dist.get_rank() == 0 else Path(tempfile.mkdtemp(prefix="mathturn-rank-"))
 
@@ -173,7 +173,7 @@ class DistributedTrainer(Trainer):
         return self._from_first(lambda: super(DistributedTrainer, self).is_stale(folder))
 
     def save(self, folder: RunFolder) -> None:
-        """The first rank writes; the others wait, so that nobody goes on from what is not there."""
+        """Rank 0 writes; the others wait until the files are there."""
         state, policy = self.checkpoint(), self._policy
         weights = get_model_state_dict(self.model, options=_WHOLE) if self._training.shard else None
         if self.rank == 0:
@@ -238,7 +238,7 @@ class DistributedTrainer(Trainer):
         """Over the ranks."""
         return float(sum(self._gathered(value)))
 
-    def merged(self, outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+    def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
         """Of all ranks' parts."""
         everybody = self._gathered((list(outs), list(sizes)))
         return merged_figures(

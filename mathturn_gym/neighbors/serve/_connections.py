@@ -1,6 +1,6 @@
-"""uvicorn's connections with what it has no setting for: a time for every head, and an end to unread output.
+"""uvicorn's connections with what it has no setting for: a time limit for every head, and a bound on unread output.
 
-uvicorn waits for ever for a head that has begun, writes pongs to a client that reads nothing, and counts connections only
+uvicorn waits forever for a head that has begun, writes pongs to a client that reads nothing, and counts connections only
 when a request is complete. A stranger without a key could so keep out those who have one (issue 31). Rates, and many
 addresses at once, are a reverse proxy's to limit: see `examples/serve/nginx.conf`.
 """
@@ -30,7 +30,7 @@ def connection_classes(limits: Limits, metrics: Metrics) -> tuple[type[asyncio.P
     connections: Counter[str] = Counter()  # by address
 
     class Watched:
-        """What both kinds of connection have: a time for unread output, a bound on it, and a place in the count."""
+        """Shared by both kinds of connection: a time limit and a size limit for unread output, and the count by address."""
 
         transport: asyncio.Transport
         loop: asyncio.AbstractEventLoop
@@ -99,7 +99,7 @@ def connection_classes(limits: Limits, metrics: Metrics) -> tuple[type[asyncio.P
             super().connection_lost(exc)
 
         def _time_head(self) -> None:
-            """Starts the time where a head is waited for, which must not begin anew with every byte; else stops it."""
+            """Starts the timer if a head is awaited and the timer is not running (more bytes must not restart it); else stops it."""
             upgraded = self.transport.get_protocol() is not self
             if upgraded or not (self.cycle is None or self.cycle.response_complete):
                 self._stop_head()
@@ -122,7 +122,7 @@ def connection_classes(limits: Limits, metrics: Metrics) -> tuple[type[asyncio.P
 
         async def send(self, message: Any) -> None:
             await super().send(message)
-            if message["type"] == "websocket.close":  # closing waits until everything is read, for ever if need be
+            if message["type"] == "websocket.close":  # closing waits until everything is read, possibly forever
                 self.loop.call_later(limits.send_timeout, self.transport.abort)
             if message["type"] == "websocket.http.response.body":
                 # uvicorn does not count a refusal as an answer, and would log it as an error of the application.

@@ -1,4 +1,4 @@
-"""One session with a server: requests and replies over a WebSocket, every failure a `ServerError` that says what to do."""
+"""What client and server share (versions, records), and the client's connection; every failure is a `ServerError`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.http import split_url
 from mathturn_gym.env.dialogue import TurnDialogue
 from mathturn_gym.episodes.trajectories.records import verdict_from_record, verdict_to_record
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ServerError
@@ -98,13 +99,13 @@ def error_named(message: str) -> Exception:
 
 
 def check_send_tokens(value: object) -> str:
-    """Returns which ids an observation shall carry, or raises `InvalidValueError`."""
+    """Returns the `send_tokens` mode, or raises `InvalidValueError`."""
     if value not in ("all", "new", "none"):
         raise InvalidValueError(f"send_tokens must be 'all', 'new' or 'none', got {value!r}")
     return str(value)
 
 
-# ---- one session with a server: requests and replies over a WebSocket, every failure a `ServerError` that says what to do
+# ---- the client's connection
 
 
 _REFUSED: Final = {
@@ -118,7 +119,7 @@ _MOST_TOLD: Final = 1 << 20
 
 
 def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, Any]:
-    """What a server tells about itself.
+    """Asks a server for its `/info`: settings and protocol version.
 
     Args:
         url: `http://…` or `https://…`.
@@ -129,9 +130,7 @@ def server_info(url: str, api_key: str | None, timeout: float) -> Mapping[str, A
         InvalidValueError: the URL is none.
         ServerError: there is no server, it refuses, or it is one that this client cannot talk to.
     """
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidValueError(f"server must be a URL such as 'http://127.0.0.1:8000', got {url!r}")
+    split_url("server", url)
     request = urllib.request.Request(f"{url.rstrip('/')}/info", headers=_headers(api_key))  # noqa: S310 - checked above
     handlers = [urllib.request.ProxyHandler({})] if _is_local(url) else []
     try:
@@ -228,7 +227,7 @@ class ServerConnection:
         try:
             raw = self._connection.recv(timeout=self._timeout)
         except TimeoutError as error:
-            self.close()  # its reply may still come: nobody may take it for another's
+            self.close()  # its reply may still come, and must not be taken for a later one's
             raise ServerError(
                 f"{self._url} did not reply within {self._timeout:g} s: give a larger server_timeout="
             ) from error

@@ -152,8 +152,14 @@ def serve(
         _LOG.warning("serving at %s without an API key: everyone who reaches this address can use it", host)
     if trusted_proxies:
         limits = replace(limits or Limits(), connections_per_address=0)
-    names = {"allowed_hosts": allowed_hosts, "allowed_origins": allowed_origins}
-    app = create_app(env, limits=limits, api_keys=api_keys, **names, **keywords)
+    app = create_app(
+        env,
+        limits=limits,
+        api_keys=api_keys,
+        allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
+        **keywords,
+    )
     proxies: dict[str, Any] = {"proxy_headers": True, "forwarded_allow_ips": trusted_proxies} if trusted_proxies else {}
     uvicorn.Server(uvicorn_config(app, host=host, port=port, log_level=log_level, **proxies)).run()
 

@@ -301,8 +301,8 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         new = np.array(shown["tokens"], np.int64)
         played = info["turn"] > len(self._turns)
         segment, self._segment = self._segment, info["segment"]
-        anew = self._segment > segment  # the server's environment rewrites history: all ids are new
-        if anew and shown["start"] == 0:
+        rewritten = self._segment > segment  # the server's environment rewrites history: all ids are new
+        if rewritten and shown["start"] == 0:
             self._observation = new[:0]
         elif played and (shown["start"] != before or not np.array_equal(new[: len(action)], action)):
             self._session.close()

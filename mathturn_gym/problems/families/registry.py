@@ -4,7 +4,7 @@
     @generator("lins")     class LinearEquation(Generator)          its question in plain text alone, without levels
     @solves("linear")      def linear(text) -> answer               the independent route to the answer
 
-The independent route is what tests and `mathturn problems check` solve questions by, from their text alone.
+The independent route is what tests and `benchmarks/check_families.py` solve questions by, from their text alone.
 """
 
 from __future__ import annotations

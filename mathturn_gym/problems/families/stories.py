@@ -29,7 +29,7 @@ def words(draw: Draw, level: int) -> Question:
 
 
 def _say(draw: Draw, wordings: tuple[str, ...], value: int) -> Question:
-    """One of the wordings; the numbers alone choose the split, whoever has them and however it is said."""
+    """Returns one of the wordings. The split depends on the numbers alone, not on names or wording."""
     text = draw.pick(wordings)
     return Question(lambda w: text, str(value), value, key=" ".join(_NUMBER.findall(wordings[0])))
 

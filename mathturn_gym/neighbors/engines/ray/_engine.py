@@ -355,7 +355,7 @@ class RayEngine:
         self.check_room(weights)
         ref = ray.put(PackedWeights.of(weights))
         with self.changed:
-            self._weights = (ref, version)  # whoever starts from now on begins with them
+            self._weights = (ref, version)  # actors that start from now on begin with them
             sent = [(worker, worker.handle.update_weights.remote(ref, version)) for worker in self._holders()]
             for worker, asked in sent if not wait else ():
                 self._watch(worker, "weights", asked)

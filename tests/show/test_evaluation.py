@@ -90,7 +90,7 @@ def test_verdicts_ends_and_lengths_are_counted(tmp_path: Path) -> None:
     for expected in (
         "turn 1: right 1 of 2 episodes (50.0%)",
         "turn 2: already ended 1 of 2 episodes (50.0%)",
-        "episodes: ended by a right answer 1 of 2 episodes (50.0%)",
+        "episodes: solved 1 of 2 episodes (50.0%)",
         "episodes: all turns used 1 of 2 episodes (50.0%)",
         "3 tokens: right 1 turns",
         "3 tokens: cut off by its budget 1 turns",
@@ -125,7 +125,7 @@ def test_confidence_is_that_of_the_log_probs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("turns", [0, 1])
 def test_few_episodes_are_a_page_as_well(tmp_path: Path, turns: int) -> None:
     page = page_of(tmp_path, [episode(0, *["_"] * turns, stop=None)])
-    assert "1 episodes on 1 different problems" in page.text
+    assert "1 episode on 1 different problem" in page.text
     assert "episodes: cut short 1 of 1 episodes (100.0%)" in page.told
 
 
@@ -142,6 +142,34 @@ def test_hostile_text_is_shown_and_nothing_else(tmp_path: Path, hostile: list[Ep
     assert not {name for name in page.attributes if name.startswith("on") or name in ("href", "src", "style")}
     assert "window.owned=2" in page.text
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", page.text)
+
+
+def test_the_first_sentence_says_what_was_found(tmp_path: Path) -> None:
+    episodes = [episode(i, "5-", "4+" if i % 2 else "5-") for i in range(40)]
+    page = page_of(tmp_path, episodes)
+    found = summarize(episodes)["acc@2"]
+    assert found.low is not None
+    assert found.high is not None
+    said = f"Solves 50.0 % [{100 * found.low:.1f}, {100 * found.high:.1f}] of the episodes within 2 turns, 0.0 %"
+    assert said in page.text
+    assert "of the wrong first turns, 50.0 %" in page.text
+    assert page.text.index("Solves") < page.text.index("Accuracy by turn")
+
+
+def test_a_metric_that_repeats_another_says_so(tmp_path: Path) -> None:
+    episodes = [replace(episode(i, "4+" if i % 2 else "5-"), problem_id=f"p{i // 4}") for i in range(40)]
+    text = page_of(tmp_path, episodes).text
+    assert re.search(r"right@1\s*0\.500\s*\[[^]]*\]\s*the same as acc@1", text)
+    mixed = [replace(episode(i, *("4+", "5-") if i % 2 else ("5-", "4+")), problem_id=f"p{i}") for i in range(40)]
+    assert "the same as acc@2" not in page_of(tmp_path, mixed).text
+
+
+def test_what_went_wrong_is_a_card(tmp_path: Path) -> None:
+    fine = page_of(tmp_path, [episode(0, "4+"), episode(1, "5-")])
+    assert "no answer found" not in fine.text
+    odd = page_of(tmp_path, [episode(0, "_"), replace(episode(1, "5?"), turn_truncated=(True,))])
+    for words in ("no answer found", "cut off by their budget", "undecided"):
+        assert f"of all turns: {words}" in odd.text
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
@@ -178,13 +206,17 @@ def test_the_page_in_a_browser(
     overflow = (
         "[document.documentElement, ...document.querySelectorAll('.wide')].map(e => e.scrollWidth - e.clientWidth)"
     )
+    assert page.locator("table").first.is_hidden(), "tables are folded"
+    assert page.evaluate("document.documentElement.scrollHeight") < 3000
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     assert max(page.evaluate(overflow)) <= 0, "every column is visible at 1280 px"
     first = "table.sortable tbody td:first-child"
-    page.click("table.sortable th:has-text('episodes')")
-    counts = [int(text) for text in page.locator("table.sortable").first.locator("td:nth-child(2)").all_inner_texts()]
+    table = page.locator("table.sortable", has=page.locator("th:text-is('family')"))
+    table.locator("th:has-text('episodes')").click()
+    counts = [int(text) for text in table.locator("td:nth-child(2)").all_inner_texts()]
     assert counts == sorted(counts, reverse=True)
-    page.click("table.sortable th >> nth=0")
-    names = page.locator("table.sortable").first.locator("tbody td:first-child").all_inner_texts()
+    table.locator("th >> nth=0").click()
+    names = table.locator("tbody td:first-child").all_inner_texts()
     assert names.index("family 9") < names.index("family 10") < names.index("family 29")
     if shots is not None:
         page.screenshot(path=str(shots / f"report-{scheme}.png"), full_page=True)

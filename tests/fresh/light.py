@@ -1,4 +1,4 @@
-"""Run by `make test-light`, where nothing of the heavy three is installed: the verifier does all of its work."""
+"""Run in an environment where nothing of the heavy three is installed (`make test-light`): the verifier does all of its work."""
 
 from __future__ import annotations
 
