@@ -176,7 +176,7 @@ def _write_shared_token_ids(space: TokenIds, index: int, value: Ids, shared_memo
     row[0] = value.shape[0]
 
 
-# ---- when a step can be played: asked by the environment, and by a client before anything is sent
+# ---- the check of a step: by the environment, and by a client before it sends
 
 
 def check_step(action: Ids, space: TokenIds, *, begun: bool, ended: bool, stop_reason: StopReason | None) -> None:

@@ -1,4 +1,4 @@
-"""For users' tests: policies without a model, and contract tests that any policy or environment can be held to."""
+"""Tools for users' tests: policies without a model, contract tests for any policy or environment, and synthetic episodes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def check_policy(policy: Policy, vocab_size: int, *, max_tokens: int = 8) -> Non
     """Holds a policy to its contract; use it in your own tests.
 
     Checks that completions come in order, keep their budgets (0 included), have ids of the vocabulary and one
-    log-prob per id, and that a row's seed decides its sample, whoever shares its batch.
+    log-prob per id, and that a row's seed determines its sample, whatever the other rows are.
 
     Args:
         policy: The policy.
@@ -248,7 +248,7 @@ def _check_episode(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, i
                 f"turn {info['turn']}: the observation is not the one before ++ the action ++ feedback"
             )
             _check_info(info, observation, before, size)
-        else:  # it was written anew, and says so
+        else:  # it was re-rendered, and the info says so
             assert info["segment"] == segment + 1, f"turn {info['turn']}: segment {info['segment']} after {segment}"
             _check_info(info, observation, before[:0], info["feedback_start"])
         segment = info["segment"]
@@ -300,7 +300,7 @@ def _generation_prompt(dialogue: Dialogue) -> str:
     return text[text.rindex("?") + 1 :]
 
 
-# ---- made-up episodes of given lengths, for tests and benchmarks of what comes after the environment
+# ---- synthetic episodes, for tests and benchmarks of packing and training
 
 
 def synthetic_episode(
@@ -325,7 +325,7 @@ def synthetic_episode(
         completions: Lengths of its K completions; 0 is an empty one.
         prompt: The prompt's length, or its ids.
         feedback: Ids of feedback between two turns.
-        anew: Turns, from 1 on, before which the context is written anew: each begins a segment, with a context that is as
+        anew: Turns, from 1 on, before which the context is re-rendered: each begins a segment, with a context that is as
             long as prompt and feedback together.
         group: See `Episode.group`.
         vocab_size: Ids are in [0, vocab_size).

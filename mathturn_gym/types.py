@@ -54,7 +54,7 @@ NO_VERSION = -1
 
 
 class Status(StrEnum):
-    """What a verifier found. Only `RIGHT` is right: undecided is not a guess in either direction."""
+    """The four outcomes of verification. Only `RIGHT` is right; undecided is not a guess in either direction."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -63,7 +63,7 @@ class Status(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why an episode ended.
+    """The reason why an episode ended.
 
     `SOLVED` and `TURNS` terminate it. The others truncate it: `CONTEXT` (the next feedback would not have fitted in the
     context budget, or the prompt itself did not), `TOKENS` and `TIME` (`max_episode_tokens` are sampled,
@@ -170,7 +170,7 @@ def _gold_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the verifier says of one response, and why.
+    """The verifier's judgement of one response, and its reason.
 
     Args:
         status: right, wrong, no_answer or undecided.
@@ -244,7 +244,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What a policy returns for one context.
+    """A policy's answer to one context: ids and their log-probs.
 
     Args:
         ids: int64 (A,); the ids it sampled, its own end-of-turn id included where it wrote one.
@@ -264,7 +264,7 @@ class Completion:
     """
 
     ids: Ids
-    # None stands for "not given" and is replaced below: whoever reads these fields never meets it.
+    # None stands for "not given"; `__post_init__` replaces it, so that readers never see it.
     logprobs: npt.NDArray[np.float32] = None  # type: ignore[assignment]
     truncated: bool = False
     version_start: int = 0
@@ -327,7 +327,7 @@ class TurnRecord:
         start: Where its action begins in its segment (the observation that the policy was shown).
         end: Where its action ends in its segment.
         reward_terms: What the reward is the sum of, where terms were asked for.
-        segment: Number of its segment; 0 unless observations are written anew between turns (see `Dialogue.history`).
+        segment: Number of its segment; 0 unless observations are re-rendered between turns (see `Dialogue.history`).
     """
 
     response: str
@@ -349,7 +349,7 @@ class TurnContext:
     """A turn as verifiers, feedback and reward terms see it.
 
     Args:
-        problem: The problem, gold answer included: whoever reads it decides what to reveal.
+        problem: The problem, gold answer included: the function that reads it decides what to reveal.
         turn: The turn's index, from 0.
         num_turns: Turns of the whole episode.
         response: The text that is verified.
@@ -358,7 +358,7 @@ class TurnContext:
         max_tokens: The most tokens that the action could have had.
         earlier: The turns before this one; `earlier_ids(k)` are the ids of turn k.
         verdict: The turn's verdict; None while it is being judged.
-        segments: Contexts that were written anew since, int64 (L,) each, with the turns that were played in them.
+        segments: The finished segments of the episode, int64 (L,) each, with the turns that were played in them.
     """
 
     problem: Problem
@@ -418,8 +418,8 @@ class Turn:
         index: From 0.
         context: int64 (L,); everything the policy saw before it answered.
         ids: int64 (A,); the completion.
-        feedback_ids: int64 (F,); what followed in the same segment (empty after the last turn, and where the context was
-            written anew).
+        feedback_ids: int64 (F,); what followed in the same segment (empty after the last turn, and before a
+            re-rendering).
         logprobs: float32 (A,).
         versions: int32 (A,).
         truncated: The completion was cut off by its budget.
@@ -427,7 +427,7 @@ class Turn:
         verdict: The verdict.
         reward: The reward.
         response: The text that was verified; None where the episode was kept without its texts.
-        budget: The most tokens that the completion could have; None where nobody noted it.
+        budget: The most tokens that the completion could have; None where it is not known.
     """
 
     index: int
@@ -454,9 +454,9 @@ class Episode:
 
     The ids are what counts: texts are only derived from them, for readers. `print(episode)` is the dialogue.
 
-    Where the context was written anew between turns (`history` of the environment), the episode has several *segments*, end
+    Where the context was re-rendered between turns (`history` of the environment), the episode has several *segments*, end
     to end in `ids`. Each is a sequence that the policy saw and continued; within each, context[k+1] = context[k] ++
-    completion[k] ++ feedback[k]. Ids of earlier answers that stand again in a later segment are context there.
+    completion[k] ++ feedback[k]. Ids of earlier answers that are repeated in a later segment are context there.
 
     Args:
         problem_id: The problem's id.
@@ -472,22 +472,22 @@ class Episode:
         terminated: Solved, or the last turn used.
         truncated: Context budget used up.
         stop_reason: Why it ended, None where it was cut short by its user.
-        returns: float32 (K,), discounted returns-to-go, or None where nobody computed them.
+        returns: float32 (K,), discounted returns-to-go, or None where they were not computed.
         discount: The discount of `returns`.
         index: The episode's number in its collection; with `seed` it determines the episode.
         seed: The collection's seed.
         group: Episodes on one problem that were sampled together share it.
         metadata: The problem's metadata.
-        prompt: The problem's text, "" where nobody kept it.
-        responses: K texts, those that were verified; none at all where nobody kept them.
+        prompt: The problem's text, "" where it was not kept.
+        responses: K texts, those that were verified; empty where they were not kept.
         gold: The accepted answers, where the environment was asked to give them (`gold_in_info=True`).
-        budgets: The most tokens that each completion could have; K numbers, or none at all where nobody noted them.
+        budgets: The most tokens that each completion could have; K numbers, or empty where they are not known.
         token_values: Other numbers of each id by name, float32 (T,), NaN where an id has none: "entropy", "raw_logprob"
             (of the policy, where asked for), "advantage" (of a trainer).
         segment_starts: int64 (S,); where each segment begins in `ids`, the first at 0. A segment ends with its last
             completion, where another one follows.
         support: int32 (M, S) for the M ids on the loss mask; the ids that could be drawn in the place of each, then -1 to
-            fill the row, S being the most of any. None where nothing was said or cut off in sampling, or nobody kept it.
+            fill the row, S being the most of any. None where nothing was sampled or cut off, or it was not kept.
 
     Raises:
         InvalidEpisodeError: a law is broken; the message names the field and the turn.
@@ -606,12 +606,12 @@ class Episode:
 class Policy(Protocol):
     """Anything that continues contexts of ids.
 
-    A policy may declare how `collect` should ask it: a class attribute `scheduler` of "batched" (which is meant where
-    there is none), "streaming" or "asyncio" (see `mathturn_gym.episodes.rollout`).
+    A policy may declare how `collect` should ask it: a class attribute `scheduler` of "batched" (the default where
+    there is none), "streaming" or "async" (see `mathturn_gym.episodes.rollout`).
 
-    `complete` gets B contexts of whatever lengths and gives B completions in the same order. `max_tokens[b]` is
-    the most tokens that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample,
-    whoever shares its batch (as far as floating point allows); None leaves sampling to the policy's own state.
+    `complete` gets B contexts of any lengths and returns B completions in the same order. `max_tokens[b]` is the most tokens
+    that row b may have (0 asks for an empty completion). `seeds[b]` determines row b's sample, whatever the other rows are
+    (as far as floating point allows); None leaves sampling to the policy's own state.
     """
 
     def complete(
@@ -741,7 +741,7 @@ def _turn_at(spans: npt.NDArray[np.int64], at: np.intp) -> int:
 
 
 def _bad_logprobs(logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
-    """Where there is no log-prob. A float32 softmax may land a hair above 0; more than that is a unit error."""
+    """Indices of values that are no log-probs. A float32 softmax may end slightly above 0; more is an error of units."""
     return np.flatnonzero((logprobs > 1e-5) | np.isinf(logprobs))
 
 

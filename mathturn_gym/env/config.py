@@ -192,7 +192,7 @@ class EnvConfig:
             object.__setattr__(self, name, one)
 
     def __repr__(self) -> str:
-        """What was given, as it was given."""
+        """The expression that makes it: the values that were given."""
         defaults = inspect.signature(EnvConfig).parameters
         given = {name: value for name in OWN_FIELDS[1:] if (value := getattr(self, name)) != defaults[name].default}
         shown = "".join(f", {name}={value!r}" for name, value in {**self.keywords, **given}.items())

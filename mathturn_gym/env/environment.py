@@ -1,11 +1,11 @@
-"""The environment: a model is shown a problem in ids, answers in ids, is verified, is told, and tries again.
+"""The environment: a model is shown a problem in ids, answers in ids, and tries again after a verdict and feedback.
 
     obs[k+1] = obs[k] ++ action[k] ++ feedback[k]
 
-Where the user asks for it (`history`), the observation is written anew between turns instead: then the law holds within
-each of the episode's segments.
+With `history` other than "keep", the observation is re-rendered between turns: then the law holds within each of the
+episode's segments.
 
-One class behind three ids, which differ only in the defaults of their keywords.
+One class makes all three environment ids, which differ only in the defaults of their keywords.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord
 
 
 class StepInfo(TypedDict, total=False):
-    """What `reset` and `step` say besides the observation. No clock in it: the same call gives the same info.
+    """The info of `reset` and `step`. It holds no times, so the same call gives the same info.
 
     Attributes:
         problem_id: The problem's id; `reset(options={"problem_id": …})` gives the same problem again.
@@ -52,9 +52,9 @@ class StepInfo(TypedDict, total=False):
         response: The text that was verified ("" after `reset`).
         feedback: What the environment said about it, as text ("" where it said nothing: after `reset`, at the end).
         new_ids_start: `obs[new_ids_start:]` came with this call: the prompt, or the action and its feedback; all of it
-            where the observation was written anew.
+            where the observation was re-rendered.
         feedback_start: `obs[feedback_start:]` is the feedback (the prompt, after `reset`).
-        segment: How many times the observation was written anew in this episode (`history="keep"`: 0).
+        segment: How many times the observation was re-rendered in this episode (`history="keep"`: 0).
         completion_budget: The most tokens that the next completion can use, 0 at the end.
         context_left: `max_context_tokens` minus the observation's length, never below 0.
         stop_reason: "solved", "turns", "context", "tokens" or "time" at the end (see `StopReason`), None before.
@@ -111,9 +111,6 @@ def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
     return info
 
 
-# ---- the environment: a model is shown a problem in ids, answers in ids, is verified, is told, and tries again
-
-
 _OPTIONS: Final = ("problem_id", "index", "family", "level")
 _FEEDBACK_ROOM: Final = 256
 _PROMPT_ROOM: Final = 2048
@@ -140,7 +137,7 @@ class EpisodeState:
         stream: Seed of the environment's stream of problems.
         next_index: Number of the problem that the next `reset()` shows.
         rng_state: State of the environment's `np_random`, or None.
-        segments: What the observation was before it was written anew, each with the turns played in it.
+        segments: The finished segments: the observations before each re-rendering, with the turns played in them.
     """
 
     problem: Problem
@@ -159,7 +156,7 @@ class EpisodeState:
 
 
 class Beginning(NamedTuple):
-    """What a `reset` will do: an episode that has been worked out and not begun.
+    """An episode that `plan_reset` has worked out and `commit_reset` has not begun.
 
     Args:
         problem: Its problem.
@@ -179,7 +176,7 @@ class Beginning(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """What a `step` will do: a turn that has been worked out and not played.
+    """A turn that `weigh_turn` has worked out and `commit_turn` has not played.
 
     Args:
         observation: int64 (L,); what `step` returns.
@@ -189,7 +186,7 @@ class Transition(NamedTuple):
         info: What `step` returns.
         record: The turn; None where the prompt left no room for one.
         stop_reason: Why the episode ends with it, or None.
-        finished_segment: Where the observation is written anew: what it was until then, the action included.
+        finished_segment: Where the observation is re-rendered: the one before it and the action; else None.
     """
 
     observation: Ids
@@ -223,8 +220,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         max_episode_tokens: Budget of sampled tokens for all turns together; once it is used up the episode ends truncated,
             without feedback. None has no such budget.
         max_episode_seconds: The same in wall-clock seconds from `reset`, looked at after each turn; a copy of an episode
-            (`set_state`) begins its time anew. What it cuts off depends on the machine: with it, a seed does not
-            decide an episode.
+            (`set_state`) starts its own clock. The result depends on the speed of the machine, so a seed no longer
+            determines an episode.
         stop_on_success: End at the first right answer.
         feedback: A name of `feedback.FEEDBACK` ("plain", "hint", "reason", "graded" …; "areal-v0.3" says what the original
             agent said, in its ids, see `docs/areal.md`), or a function `TurnContext -> str`.
@@ -241,8 +238,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             ("{problem}\n\nPut the answer in \boxed{}."); None is the problem's text alone.
         chat_template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
         history: What later turns see of earlier ones: "keep" everything, "strip-thinking" (everything but thoughts), or
-            "template" (what the chat template makes of the whole dialogue). With the last two, observations are written
-            anew between turns, and an episode may have several segments. See `Dialogue`.
+            "template" (what the chat template makes of the whole dialogue). With the last two, observations are re-rendered
+            between turns, and an episode may have several segments. See `Dialogue`.
         render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
         gold_in_info: Put the accepted answers into `info["gold"]`.
 
@@ -438,7 +435,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         return self._begun
 
     def weigh_turn(self, context: TurnContext | None, verdict: Verdict | None) -> Transition:
-        """What a judged turn leads to.
+        """Works out everything that follows from a judged turn, and changes nothing.
 
         Args:
             context: From `begin_turn`.
@@ -455,7 +452,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         context = context.with_verdict(verdict)
         solved = verdict.correct and self.stop_on_success
         start, end, segment = self._length, self._length + context.ids.shape[0], len(self._segments)
-        text, observation, anew, stop = "", None, False, None
+        text, observation, rerendered, stop = "", None, False, None
         sampled = self._sampled + context.ids.shape[0]
         if solved or context.turn + 1 == self.num_turns:
             stop = StopReason.SOLVED if solved else StopReason.TURNS
@@ -466,13 +463,13 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         else:
             text = self._say(context)
             if self._rerenders:
-                observation, anew = self._rerendered(context, text)
+                observation, rerendered = self._rerendered(context, text)
             else:
                 known = {"response": context.response} if self._dialogue_takes_response else {}
                 feedback_ids = self.dialogue.feedback_ids(text, context.turn, context.ids, **known)
                 observation = np.concatenate([context.context_ids, context.ids, feedback_ids])
             if observation.shape[0] >= self.max_context_tokens:
-                text, observation, anew, stop = "", None, False, StopReason.CONTEXT
+                text, observation, rerendered, stop = "", None, False, StopReason.CONTEXT
         if observation is None:
             observation = np.concatenate([context.context_ids, context.ids])
         # `turn_reward` without its checks: the environment checked bias and scaling, the verdict its score.
@@ -480,8 +477,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if self._terms:
             reward, terms = self._add_terms(context, reward)
         record = TurnRecord(context.response, verdict, text, reward, start, end, terms, segment)
-        finished = np.concatenate([context.context_ids, context.ids]) if anew else None
-        if anew:
+        finished = np.concatenate([context.context_ids, context.ids]) if rerendered else None
+        if rerendered:
             start, end, segment = 0, self._feedback_start(observation, context, text), segment + 1
         info = self._info(
             context.problem,
@@ -684,7 +681,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         return observation, not np.array_equal(observation[: played.shape[0]], played)
 
     def _feedback_start(self, observation: Ids, context: TurnContext, text: str) -> int:
-        """Where the feedback begins in a re-rendered observation: its longest end that equals the end of the feedback ids."""
+        """Finds the feedback in a re-rendered observation: its longest end that equals the end of the feedback ids."""
         feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
         size = min(feedback.shape[0], observation.shape[0])
         same = observation[observation.shape[0] - size :] == feedback[feedback.shape[0] - size :]
@@ -711,7 +708,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._new_buffer(ids)
 
     def _new_buffer(self, ids: Ids) -> None:
-        # Never the buffer that was: whoever kept one of its turns keeps its ids.
+        # Allocate a new buffer: records of earlier episodes hold views of the old one.
         self._buffer, self._length = np.empty(max(1024, 2 * ids.shape[0]), np.int64), 0
         self._append(ids)
 

@@ -1,4 +1,4 @@
-"""What a turn is worth: the verdict's reward, and named terms that can be added to it.
+"""The reward of a turn: the verdict's reward, and named terms that can be added to it.
 
 Every built-in term looks at what the policy wrote and at its verdicts, never at text that the environment wrote.
 """
@@ -17,11 +17,11 @@ from mathturn_gym.types import Status, TurnContext
 from mathturn_gym.verifier import answer_key
 
 LARGEST_RETURN: Final = float(np.finfo(np.float32).max)
-"""Returns are float32: what an episode can be worth must stay below."""
+"""Returns are float32: an episode's largest return must stay below this."""
 
 
 def affine_reward(score: float, bias: float, scaling: float) -> float:
-    """`((score - 0.5) * 2 - bias) * scaling` of whatever it is given: `turn_reward` without its checks."""
+    """`((score - 0.5) * 2 - bias) * scaling`: `turn_reward` without its checks."""
     return ((score - 0.5) * 2 - bias) * scaling
 
 

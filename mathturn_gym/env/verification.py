@@ -1,4 +1,4 @@
-"""Whatever a user gives as a verifier, as one interface: turns in, verdicts out."""
+"""`TurnVerifier`: one interface, turns in and verdicts out, for every form of verifier that a user can give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mathturn_gym.verifier.judge import JudgedVerifier
 _LOG = logging.getLogger(__name__)
 
 GIVE_UP_AFTER: Final = 3
-"""A verifier that has never answered and has raised so many times cannot work: the run stops."""
+"""The run stops once a verifier that has never answered has raised this many times."""
 
 _LONGEST_REASON: Final = 500
 
@@ -56,7 +56,7 @@ VerifierLike: TypeAlias = "Verifier | BatchVerifier | _TurnsVerifier | _SingleVe
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """What stands for an answer that did not come."""
+    """Stands for the answer of a verifier that raised."""
 
     error: BaseException
 
@@ -120,7 +120,7 @@ class TurnVerifier:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in error messages."""
         return name_of(self.verifier)
 
     @property
@@ -166,7 +166,7 @@ class TurnVerifier:
         """
         futures: list[Future[Verdict]] = [Future() for _ in contexts]
         for future in futures:
-            future.set_running_or_notify_cancel()  # whoever loses interest cannot make it refuse its result
+            future.set_running_or_notify_cancel()  # a waiter that cancels must not make it refuse its result
         left = list(range(len(contexts)))
         if type(self.verifier) is Verifier:
             left = [k for k in left if not self._done_at_once(contexts[k], futures[k])]
@@ -300,7 +300,7 @@ _KNOWN: WeakValueDictionary[int, TurnVerifier] = WeakValueDictionary()
 
 
 def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
-    """What a user gives, as a `TurnVerifier`; the same one for the same verifier.
+    """Wraps a user's verifier as a `TurnVerifier`; returns the same one for the same verifier.
 
     Args:
         verifier: See `TurnVerifier`; or `"boxed"`, `"marked"` or `"lenient"`: `Verifier(extract=…)`. None is `Verifier()`.
@@ -331,7 +331,7 @@ def _named_verifier(name: Any) -> TurnVerifier:
 
 
 def _form_of(function: Callable[..., Any]) -> Literal["pair", "context"]:
-    """How a verifier function wants to be called."""
+    """The form of call that a verifier function takes."""
     parameters = positional_parameters(function)
     if parameters is None:
         return "pair"
@@ -354,7 +354,7 @@ def _form_of(function: Callable[..., Any]) -> Literal["pair", "context"]:
 
 
 def _overrides(verifier: Verifier, method: str) -> bool:
-    """Whether a verifier's class replaces a method of `Verifier`."""
+    """True where a verifier's class replaces a method of `Verifier`."""
     return getattr(type(verifier), method) is not getattr(Verifier, method)
 
 

@@ -107,7 +107,7 @@ def advantages(
     is a group of its own), g = discount.
 
     * `"turn_rloo"` (default): G_i[k] minus the mean of G_j[k] over the *other* members j that reached turn k. Where no
-      other did, minus the mean of the *other* groups' means at that turn; minus nothing where nobody else did. The
+      other did, minus the mean of the *other* groups' means at that turn, or minus 0 if there is none. The
       baseline depends on other episodes only, so it is independent of what i says: unbiased. (Kool et al. 2019, "Buy 4
       REINFORCE samples, get a baseline for free!", per turn.)
     * `"shrunk_rloo"`: G_i[k] minus (n * m + s * c) / (n + s), m being the mean over the n other members that reached
@@ -288,7 +288,7 @@ class _Table:
 
     @property
     def spoken(self) -> npt.NDArray[np.bool_]:
-        """Where a turn was reached and its completion is not empty."""
+        """True where a turn was reached and its completion is not empty."""
         spoken: npt.NDArray[np.bool_] = self.tokens > 0
         return spoken
 
@@ -343,7 +343,7 @@ def _shrunk_rloo(table: _Table, *, shrinkage: float | None) -> _Matrix:
 
 
 def _others_mean(table: _Table) -> tuple[_Matrix, _Matrix]:
-    """For each turn the mean return of the group's other members that reached it (0 for none), and their number."""
+    """Mean return, at each turn, of the group's other members that reached it (0 for none), and their number."""
     others = np.maximum(table.group_sum(table.reached.astype(np.float64)) - 1, 0)
     total = table.group_sum(table.returns) - table.returns
     return np.divide(total, others, out=np.zeros_like(total), where=others > 0), others
@@ -359,7 +359,7 @@ def _of_others(per_group: _Matrix) -> _Matrix:
 
 @dataclass(frozen=True, slots=True)
 class _Elsewhere:
-    """What the *other* groups say about each turn; every array is (E, K), and equal within a group.
+    """Statistics of the *other* groups at each turn; every array is (E, K), and equal within a group.
 
     All are sums over the groups before and behind the own one. (A total less the own part would be the same but for
     rounding, and rounding that depends on the own group is a bias where a comparison with zero follows.)
@@ -399,7 +399,7 @@ class _Elsewhere:
         """Variance within groups divided by that between them; infinite where groups do not differ (or cannot tell).
 
         Between groups: the variance of their means, less what the episodes' own noise adds to it. Where no group has
-        two members noise and difference cannot be told apart; the weight does not matter then, for the own group has
+        two members, noise and difference are not distinguishable; the weight does not matter then, for the own group has
         (nearly always) no other member either.
         """
         freedom = self.members - self.groups

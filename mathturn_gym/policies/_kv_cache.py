@@ -94,8 +94,8 @@ class Arena:
 
     Args:
         num_layers: Layers of the model.
-        rows: Room for so many rows.
-        columns: Room for so many columns.
+        rows: Rows that it has room for.
+        columns: Columns that it has room for.
 
     Attributes:
         cache: To be given to the model as `past_key_values`.

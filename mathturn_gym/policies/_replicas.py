@@ -23,8 +23,8 @@ from mathturn_gym.types import Completion, Ids
 _KEY: Final = 0x5E5510
 
 
-class Sessions:
-    """Names for contexts that continue one another.
+class PrefixIndex:
+    """Finds the session (one per episode) that a context continues, by its prefixes.
 
     A context is found by hashes of its prefixes, h(n) = sum of w[i] * (id[i] + 1) over i < n, modulo 2^64, with fixed
     random odd weights: one cumulative sum gives all of them, so a look-up costs what the context's length costs,
@@ -79,7 +79,7 @@ class Sessions:
         return hashes
 
 
-# ---- replicas of a model, their requests and their weights: the asyncio side of `OpenAIPolicy`
+# ---- replicas and their requests
 
 
 _ANSWER_BYTES: Final = 2**20
@@ -102,7 +102,7 @@ class Replicas:
         timeout: Seconds that a server may ask to be left alone.
         retries: Further attempts of a request that failed for a server's sake.
         backoff: Seconds before the first retry; doubled with each.
-        sessions: Which contexts continue one another.
+        prefixes: Finds the session that a context continues.
         version: Version of the weights.
     """
 
@@ -118,13 +118,13 @@ class Replicas:
         timeout: float,
         retries: int,
         backoff: float,
-        sessions: Sessions,
+        prefixes: PrefixIndex,
         version: int,
     ) -> None:
         self.servers, self.client, self.model, self.version = servers, client, model, version
         self._sampling, self._stop_ids = sampling, list(stop_ids)
         self._group = ServerGroup(servers, timeout=timeout, retries=retries, backoff=backoff)
-        self._sessions = sessions
+        self._prefixes = prefixes
         self._slots, self._change = asyncio.Semaphore(concurrency), asyncio.Condition()
         self._in_flight, self._updating = 0, False
         self._checked: set[str] = set()
@@ -183,7 +183,7 @@ class Replicas:
         await self.client.close()
 
     async def _ask_for(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
-        key = self._sessions.of(context) if session is None else session
+        key = self._prefixes.of(context) if session is None else session
         prompt = context.tolist()
 
         async def ask(server: Server) -> Completion:
@@ -192,7 +192,7 @@ class Replicas:
 
         completion = await self._group.ask(key, ask)
         if session is None:
-            self._sessions.remember(np.concatenate([context, completion.ids]), key)
+            self._prefixes.remember(np.concatenate([context, completion.ids]), key)
         return completion
 
     def _body(self, budget: int, seed: int | None) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class Replicas:
             )
 
 
-# ---- the completions protocol: what a server answers, checked
+# ---- the completions protocol: answers are checked field by field
 
 
 _LARGEST_ID: Final = 2**31 - 1

@@ -149,5 +149,5 @@ class PolicyConfig:
 
 
 def _authority(url: str) -> str:
-    """What stands between "//" and the path of a URL."""
+    """The part of a URL between "//" and its path."""
     return url.partition("//")[2].partition("/")[0]

@@ -41,7 +41,7 @@ SLACK = 256
 
 @dataclass(slots=True)
 class DecodingStats:
-    """What the loop has done since it was made (or since `reset`).
+    """Counts of the loop's work since it was made (or since `reset`).
 
     Attributes:
         prefilled: Tokens fed in prefill passes: prompts, feedback, and the last one of each continued completion
@@ -99,7 +99,7 @@ class Row:
         return np.concatenate([self.context, np.array(self.ids, np.int64)])
 
     def completion(self, version: int, *, raw: bool, entropies: bool, support: int) -> Completion:
-        """What was sampled; `version` is stamped on an empty one."""
+        """The sampled ids as a `Completion`; an empty one has the given `version`."""
 
         def floats(values: list[float]) -> npt.NDArray[np.float32]:
             return np.minimum(np.array(values, np.float32), 0.0)
@@ -132,7 +132,7 @@ class _Prefill:
 
 
 class DecodingLoop:
-    """Rows that decode together, the caches of those that rest, and the queue of those that wait.
+    """Rows that decode together, the caches of contexts between their turns, and the queue of requests.
 
     Not thread-safe: its owner holds a lock.
 
@@ -145,7 +145,7 @@ class DecodingLoop:
         cache_bytes: Budget of the resting contexts.
         raw_logprobs: Also take each id's log-prob under the untouched logits.
         entropies: Also take the entropy of each distribution sampled from.
-        support: Also keep the ids that could be drawn; at most so many.
+        support: The most ids to keep of those that could be drawn; 0 keeps none.
 
     Attributes:
         version: Version of the weights, recorded with every id.
@@ -189,7 +189,7 @@ class DecodingLoop:
         (self._waiting if row.left else self._done).append(row)
 
     def step(self) -> list[Row]:
-        """Admits who may be admitted, samples one id for every running row, and returns the rows that ended.
+        """Admits waiting requests, samples one id for every running row, and returns the rows that ended.
 
         Raises:
             PolicyError: logits that are not finite; memory that does not suffice even for half of the rows. All
@@ -276,7 +276,7 @@ class DecodingLoop:
         self._admitted = []
 
     def _plan(self, rows: Sequence[Row]) -> list[_Prefill]:
-        """What each context still lacks; rows with equal contexts share one prefill."""
+        """Plans the ids that each context must still be fed; rows with equal contexts share one prefill."""
         plans: dict[bytes, _Prefill] = {}
         taken: list[Entry] = []
         running = [encode(row.context) for row in self._active]
@@ -323,7 +323,7 @@ class DecodingLoop:
         size = len(self._active) + len(self._waiting) + len(self._admitted)
         size = size if self.max_rows is None else min(size, self.max_rows)
         arena = Arena(self._runner.num_layers)
-        if first:  # nobody runs: the chunk is computed in the loop's own arena, and nothing has to be copied
+        if first:  # no row runs: the chunk is computed in the loop's own arena, and nothing has to be copied
             room = min(max(row.left for row in rows), max(longest, 64))
             if not self._arena.fits(size, longest + room):
                 # Contexts come back a turn longer: room for a few turns saves a new arena, and its pages, each turn.
@@ -396,7 +396,7 @@ class DecodingLoop:
             for name, values in zip(self._extra(), more, strict=True):
                 getattr(row, name).append(values[i])
             row.stopped = row.ids[-1] in self._stop_ids
-        # Backwards: who leaves is replaced by the last row, which has been looked at by then.
+        # Backwards: a row that leaves is replaced by the last row, which has been looked at by then.
         for i in range(len(rows) - 1, -1, -1):
             if rows[i].stopped or not rows[i].left:
                 self._done.append(rows[i])

@@ -16,7 +16,7 @@ import numpy as np
 
 from mathturn_gym.base.http import HttpClient, servers_of
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int, raise_unknown_name
-from mathturn_gym.policies._replicas import Replicas, Sessions
+from mathturn_gym.policies._replicas import PrefixIndex, Replicas
 from mathturn_gym.policies.sampling import Sampling
 from mathturn_gym.types import Completion, Ids
 
@@ -105,7 +105,7 @@ class OpenAIPolicy:
             "timeout": timeout,
             "retries": check_int("retries", retries, low=0),
             "backoff": check_float("backoff", backoff, low=0.0),
-            "sessions": Sessions(),
+            "prefixes": PrefixIndex(),
             "version": check_int("version", version, low=0),
         }
         self._parts = servers, connection, settings
@@ -175,7 +175,7 @@ class OpenAIPolicy:
         """Waits for the next answers; empty where nothing was submitted.
 
         Args:
-            steps: Gives up, with nothing, after about the time of so many steps of a server; None does not.
+            steps: Returns after about the time that a server needs for this many steps, even where nothing has ended; None waits.
 
         Raises:
             PolicyError: as for `acomplete`, for the request that met it; answers that came with it come next time.
@@ -203,7 +203,7 @@ class OpenAIPolicy:
 
     def release(self, context: Ids) -> None:
         """Forgets which replica holds a context that has ended; the server's own prefix cache forgets by itself."""
-        self._process.sessions.release(context)
+        self._process.prefixes.release(context)
 
     # ---- weights and the end
 
@@ -275,11 +275,11 @@ class OpenAIPolicy:
 
 
 class _Process:
-    """What a policy has in one process: a thread with an event loop, and in it the connections."""
+    """A policy's resources in one process: a thread with an event loop, and the connections in it."""
 
     def __init__(self, servers: Sequence[Any], connection: dict[str, Any], settings: dict[str, Any]) -> None:
         self.pid = os.getpid()
-        self.sessions: Sessions = settings["sessions"]
+        self.prefixes: PrefixIndex = settings["prefixes"]
         self.replicas = Replicas(servers, HttpClient(**connection), **settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openai-policy", daemon=True)

@@ -50,7 +50,7 @@ class ModelRunner:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
 
     def weights_mark(self) -> tuple[tuple[int, int], ...]:

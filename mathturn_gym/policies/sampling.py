@@ -1,11 +1,6 @@
-r"""Which ids may follow which in an answer: one grammar, the same for every algorithm that is compared under it.
+r"""Draws the next id: `Sampling` (temperature, top-k, top-p, min-p), and `AnswerGrammar`, a mask for boxed numbers.
 
-    prompt or feedback ─► \boxed{ ─► digit ─► digit, or } ─► end of turn
-
-A policy with random weights would spend its budget on learning what an answer looks like: of answers made of the 13 ids
-that a boxed number is written with, one in thirty thousand is right. What may follow depends on the last id alone. For a
-language model the grammar is a mask on its logits, so that sampling, scoring and training all see one distribution. For
-`MaskablePPO` it gives the action masks; algorithms without masks get the 13 ids as their action space.
+logits ─► (grammar's mask) ─► log_distribution ─► draw: the id at which the cumulative sum exceeds a uniform number
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ _SMALL_VOCABULARY: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an id is drawn from logits: temperature, then top-k, then top-p, then min-p, then normalized again.
+    """Draws ids from logits: temperature, then top-k, then top-p, then min-p, then normalized again.
 
     The order is that of `transformers.generate`.
 
@@ -139,7 +134,7 @@ def entropy(logprobs_BV: torch.Tensor) -> torch.Tensor:
     return -(logprobs_BV.exp() * logprobs_BV.masked_fill(logprobs_BV.isneginf(), 0.0)).sum(dim=-1)
 
 
-# ---- which ids may follow which in an answer: one grammar, the same for every algorithm that is compared under it
+# ---- the grammar of boxed numbers
 
 
 _OPEN, _CLOSE, _DIGITS = "\\boxed{", "}", tuple("0123456789")
@@ -148,7 +143,14 @@ _START: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class AnswerGrammar:
-    """What may follow which id in an answer.
+    r"""The ids that may follow each id of an answer: the same grammar for every algorithm that is compared under it.
+
+        prompt or feedback ─► \boxed{ ─► digit ─► digit, or } ─► end of turn
+
+    A policy with random weights would spend its budget on learning what an answer looks like: of answers made of the 13 ids
+    that a boxed number is written with, one in thirty thousand is right. What may follow depends on the last id alone. For a
+    language model the grammar is a mask on its logits, so that sampling, scoring and training all use one distribution. For
+    `MaskablePPO` it gives the action masks; algorithms without masks get the 13 ids as their action space.
 
     Args:
         first: What an answer may begin with.

@@ -41,7 +41,7 @@ _PLAIN_CAUSAL: Final = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Where each id of padded rows is once the padding is left out.
+    """The place of each id of padded rows after the padding is removed.
 
     Args:
         shape: (B, T) of the padded rows.
@@ -163,7 +163,7 @@ _ATTENTIONS.register(_ATTENTION, _within_rows)
 _MASKS.register(_ATTENTION, _MASKS()["sdpa"])
 
 
-# ---- log-probs of given token ids: one teacher-forced pass, with logits only where an id is scored
+# ---- log-probs of given token ids
 
 
 _LOGIT_ROWS = 1024
@@ -271,7 +271,7 @@ def _score_part(runner: ModelRunner, sampling: Sampling, part: PackedBatch, entr
 
 
 def _mask(part: PackedBatch, runner: ModelRunner) -> torch.Tensor | None:
-    """Who may look at whom.
+    """The attention mask for a part of a batch, or None.
 
     Rows laid end to end get none: transformers keeps them apart by their position ids, which start again with each,
     and adds sliding windows to that, which a dense mask of ours would replace. A tree's branches need the dense one.

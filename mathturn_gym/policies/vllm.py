@@ -115,7 +115,7 @@ class VLLMPolicy:
         """Steps until a request has ended; empty where nothing is queued.
 
         Args:
-            steps: Gives up, with nothing, after so many steps; None does not.
+            steps: Returns after this many steps even where nothing has ended; None waits.
 
         Raises:
             PolicyError: vLLM ended a request for another reason than a stop id or the budget.

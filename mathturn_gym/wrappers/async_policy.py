@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final
+
 from mathturn_gym.errors import EpisodeStateError
 from mathturn_gym.types import Completion, Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy
+
 
 @dataclass(slots=True, eq=False)
 class _Request:

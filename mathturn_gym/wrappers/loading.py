@@ -94,7 +94,7 @@ def _config_of(name: str, changes: Mapping[str, Any]) -> PolicyConfig:
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind:
-    """How policies of one kind are loaded.
+    """A kind of policy: its loader and the fields that it refuses.
 
     Args:
         title: What error messages call the kind.
@@ -162,7 +162,7 @@ def _is_adapter(place: str) -> bool:
 
 
 def _nearest(name: str) -> str | None:
-    """What a misspelt name may have meant: a fixed name, or what lies beside the path."""
+    """The nearest name to a misspelt one: a fixed name, or a file beside the path."""
     _, colon, rest = name.partition(":")
     if "/" in name and not colon:
         # The first part that is not there is the misspelt one.

@@ -16,22 +16,25 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.policies.loop import DecodingLoop, DecodingStats, Row
 from mathturn_gym.policies.models import load_adapter, load_model, load_tokenizer, new_adapter, prepare_weights
 from mathturn_gym.policies.runner import ModelRunner, eval_mode, stop_ids_of, vocab_size_of
+from mathturn_gym.policies.sampling import Sampling, answer_grammar, mask_logits
 from mathturn_gym.policies.scoring import score_batch, score_completions
-from mathturn_gym.policies.sampling import answer_grammar, mask_logits
-from mathturn_gym.policies.sampling import Sampling
-from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.seeding import uniforms
 from mathturn_gym.types import Completion, Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from mathturn_gym.episodes.packing import PackedBatch
+
 
 class CausalLMPolicy:
     """A causal language model of transformers as a `Policy`.
@@ -157,7 +160,7 @@ class CausalLMPolicy:
     ) -> CausalLMPolicy:
         """Loads model and tokenizer from one folder or hub name: safetensors only, and no code of the folder's.
 
-        `mathturn_gym.policies.load_policy` takes more names (runs, servers, `builtin`), and brings back how a run
+        `mathturn_gym.wrappers.load_policy` takes more names (runs, servers, `builtin`), and brings back how a run
         sampled.
 
         Args:
@@ -203,7 +206,7 @@ class CausalLMPolicy:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self._runner.device
 
     @property
@@ -274,7 +277,7 @@ class CausalLMPolicy:
                             found[tickets[ticket]] = completion
                         else:
                             self._unclaimed.append((ticket, completion))
-            except BaseException:  # an interrupt, say: nobody will fetch the others
+            except BaseException:  # for example an interrupt: the others will not be fetched
                 for ticket in tickets:
                     self._loop.cancel(ticket)
                 raise
@@ -305,7 +308,7 @@ class CausalLMPolicy:
         """Decodes until at least one of the submitted requests has ended.
 
         Args:
-            steps: Gives up, with nothing, after so many steps; None does not.
+            steps: Returns after this many steps even where nothing has ended; None waits.
 
         Returns:
             Tickets and completions, in the order in which they ended; empty where nothing is queued.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
+
 import gymnasium as gym
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
-from mathturn_gym.errors import EpisodeStateError, check_float
+
 from mathturn_gym.env import info_of
 from mathturn_gym.episodes.rollout import EpisodeRecorder
+from mathturn_gym.errors import EpisodeStateError, check_float
 from mathturn_gym.types import Completion, Ids
 
 ActionLike: TypeAlias = Completion | Ids

@@ -1,22 +1,21 @@
-"""The environment for classic algorithms, one id per step: `Discrete` actions and observations of a fixed shape.
+"""Views for classic algorithms: observations of a fixed shape, and `TokenLevelEnv`, one token per step (`Discrete` actions).
 
 stable-baselines3, sb3-contrib, CleanRL-style loops and RLlib can use it; this module loads none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, cast
+
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.errors import EpisodeStateError, InvalidValueError, check_int, raise_unknown_name
-from mathturn_gym.types import Ids, Status, Verdict
-from collections.abc import Callable, Sequence
-from typing import Any
 import numpy.typing as npt
-from mathturn_gym.errors import InvalidActionError, InvalidValueError
+from gymnasium import spaces
+
+from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, check_int, raise_unknown_name
+from mathturn_gym.types import Ids, Status, Verdict
 
 Observation: TypeAlias = Any
 """int64 (window,), or a dict with it: the observation space says which."""
@@ -61,7 +60,7 @@ class Window:
 
 
 class TokenView(gym.Env[Any, Any]):
-    """What the two views share: the window, the ids behind actions, and a turn of the environment below."""
+    """Base of both views: the window, the ids of the actions, and a turn of the wrapped environment."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class TokenView(gym.Env[Any, Any]):
         return self._observation(self._context), self._info
 
     def render(self) -> Any:
-        """What the environment below renders."""
+        """The rendering of the wrapped environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -164,7 +163,7 @@ def _checked_ids(name: str, ids: Sequence[int], vocab_size: int, *, keep_order: 
     return np.array(found if keep_order else sorted(found), np.int64)
 
 
-# ---- the environment for classic algorithms, one id per step: `Discrete` actions and observations of a fixed shape
+# ---- one token per step
 
 
 class TokenLevelEnv(TokenView):
@@ -183,7 +182,7 @@ class TokenLevelEnv(TokenView):
         pinned: Of these, the first ids of the prompt that stay in view when the context has outgrown the window.
         observation: "ids" or "dict".
         grammar: Takes the ids of the answer so far and gives the ids that may come next; a narrower mask than
-            `allowed_ids`, made anew for each id (`mathturn_gym.policies.sampling.answer_grammar` is one).
+            `allowed_ids`, computed for each id (`mathturn_gym.policies.sampling.answer_grammar` is one).
         force_end: The masks let through nothing but end-of-turn ids where one more id would use up the budget.
 
     Raises:
@@ -261,7 +260,7 @@ class TokenLevelEnv(TokenView):
         return self._play(answer)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """What may be chosen now, bool (n,): the protocol of sb3-contrib's `MaskablePPO`."""
+        """The actions that are allowed now, bool (n,): the protocol of sb3-contrib's `MaskablePPO`."""
         budget = 0 if self._context is None else self._info["completion_budget"]
         return self.masks_at(self._answer, budget)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+
 from mathturn_gym.errors import InvalidActionError
 from mathturn_gym.wrappers.token_level import Observation, TokenView
+
 
 class WholeAnswerEnv(TokenView):
     """One answer per step: `MultiDiscrete` actions, one entry per id of the answer; made for short answers.
@@ -70,5 +73,5 @@ class WholeAnswerEnv(TokenView):
         return self._play(answer[: stops[0] + 1] if stops.size else answer)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """What each entry may be, one after the other, bool (max_completion_tokens * n,): as sb3-contrib takes it."""
+        """The allowed values of every entry, end to end, bool (max_completion_tokens * n,), as sb3-contrib takes them."""
         return np.tile(self._allowed, self.max_answer_ids)

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from mathturn_gym.policies._replicas import Sessions
+from mathturn_gym.policies._replicas import PrefixIndex
 from mathturn_gym.types import Ids
 
 
@@ -15,58 +15,58 @@ def ids(count: int, seed: int) -> Ids:
 
 
 def test_a_context_continues_the_longest_that_is_known() -> None:
-    sessions = Sessions()
+    prefixes = PrefixIndex()
     first, second = ids(30, 0), ids(30, 1)
-    a, b = sessions.of(first), sessions.of(second)
+    a, b = prefixes.of(first), prefixes.of(second)
     assert a != b
-    sessions.remember(first, a)
-    sessions.remember(second, b)
-    assert sessions.of(first) == a
+    prefixes.remember(first, a)
+    prefixes.remember(second, b)
+    assert prefixes.of(first) == a
     longer = np.concatenate([first, ids(9, 2)])
-    assert sessions.of(longer) == a
-    sessions.remember(longer, "other")
-    assert sessions.of(np.concatenate([longer, [3]])) == "other"
-    assert sessions.of(np.concatenate([first, [3]])) == a
+    assert prefixes.of(longer) == a
+    prefixes.remember(longer, "other")
+    assert prefixes.of(np.concatenate([longer, [3]])) == "other"
+    assert prefixes.of(np.concatenate([first, [3]])) == a
 
 
 def test_a_context_that_begins_otherwise_is_new() -> None:
-    sessions = Sessions()
+    prefixes = PrefixIndex()
     known = ids(30, 0)
-    sessions.remember(known, sessions.of(known))
+    prefixes.remember(known, prefixes.of(known))
     changed = known.copy()
     changed[0] += 1
     swapped = known.copy()
     swapped[[3, 4]] = swapped[[4, 3]]
-    names = {sessions.of(known), sessions.of(changed), sessions.of(swapped), sessions.of(known[:-1])}
+    names = {prefixes.of(known), prefixes.of(changed), prefixes.of(swapped), prefixes.of(known[:-1])}
     assert len(names) == 4
 
 
 def test_padding_with_the_id_zero_is_another_context() -> None:
-    sessions = Sessions()
-    sessions.remember(np.array([5]), "a")
-    assert sessions.of(np.array([0, 5])) != "a"
-    assert sessions.of(np.array([5, 0])) == "a"
+    prefixes = PrefixIndex()
+    prefixes.remember(np.array([5]), "a")
+    assert prefixes.of(np.array([0, 5])) != "a"
+    assert prefixes.of(np.array([5, 0])) == "a"
 
 
 def test_the_oldest_are_forgotten_and_what_ended_at_once() -> None:
-    sessions = Sessions(room=3)
+    prefixes = PrefixIndex(room=3)
     for number in range(5):
-        sessions.remember(np.array([number]), "abcde"[number])
-    assert len(sessions) == 3
-    assert sessions.of(np.array([4, 7])) == "e"
-    assert sessions.of(np.array([0, 7])) not in set("abcde")
-    sessions.release(np.array([4, 7, 8]))
-    assert len(sessions) == 2
+        prefixes.remember(np.array([number]), "abcde"[number])
+    assert len(prefixes) == 3
+    assert prefixes.of(np.array([4, 7])) == "e"
+    assert prefixes.of(np.array([0, 7])) not in set("abcde")
+    prefixes.release(np.array([4, 7, 8]))
+    assert len(prefixes) == 2
 
 
 def seconds_per_lookup(contexts: int) -> float:
-    sessions = Sessions()
+    prefixes = PrefixIndex()
     rng = np.random.default_rng(0)
     known = [rng.integers(0, 50_000, rng.integers(500, 4_000)) for _ in range(400)]
     for number in range(contexts):
         context = known[number % 400].copy()
         context[0] = number  # as many different contexts as asked for, of many lengths
-        sessions.remember(context, str(number))
+        prefixes.remember(context, str(number))
     asked = [np.concatenate([known[number], ids(100, number)]) for number in range(200)]
     for number, context in enumerate(asked):
         context[0] = number
@@ -74,7 +74,7 @@ def seconds_per_lookup(contexts: int) -> float:
     for _ in range(3):
         began = time.process_time()
         for number, context in enumerate(asked):
-            assert sessions.of(context) == str(number)
+            assert prefixes.of(context) == str(number)
         best = min(best, (time.process_time() - began) / len(asked))
     return best
 

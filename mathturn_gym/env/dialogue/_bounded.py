@@ -1,4 +1,4 @@
-"""A stranger's program, run for a limited time: chat templates come with models, and may never end."""
+"""Runs a function for a limited time: a chat template is a program that comes with a model, and may never end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 _LOOK: Final = 0.2
-"""Seconds between two looks at how long it has taken."""
+"""Seconds between two checks of the time that it has taken."""
 
 
 class _Stop(BaseException):
-    """Raised inside of what took too long."""
+    """Raised inside the function that took too long."""
 
 
 def bounded(work: Callable[[], T], seconds: float) -> T:

@@ -9,7 +9,7 @@ writes after the last assistant message is taken. That contains the end-of-turn 
 off, is empty or was stopped by another id is closed by the feedback; a completion that closed itself is not closed
 twice. Nothing that was sampled is ever decoded and encoded again.
 
-Where the user asks for it (`history`), the context is written anew between turns instead, without earlier thoughts.
+With `history` other than "keep", the context is re-rendered between turns instead, without earlier thoughts.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ History: TypeAlias = Literal["keep", "strip-thinking", "template"]
 
 @runtime_checkable
 class TurnDialogue(Protocol):
-    """What the environment needs of a dialogue: the only place where text and ids meet.
+    """The interface of a dialogue, which turns text into ids and back for the environment.
 
     A dialogue that has an attribute `history` other than "keep" must also have `history_ids` (see `Dialogue`): then
-    an observation may be written anew between turns.
+    an observation may be re-rendered between turns.
 
     Attributes:
         vocab_size: Ids are in [0, vocab_size).
@@ -152,7 +152,7 @@ _DIALOGUE: Final = (
 )
 
 
-# ---- `Dialogue`: prompts, answers and feedback of one chat tokenizer, in ids
+# ---- `Dialogue`
 
 
 _ASSISTANT: Final = "Qzanswerqz"
@@ -171,13 +171,13 @@ _PROBE_SECONDS: Final = 20.0
 class Dialogue:
     r"""Turns texts into prompt and feedback ids, and completions into text, for one chat tokenizer.
 
-    Thoughts: where the template knows them, or its generation prompt opens one, the text of an answer (`response`) has them
-    between `<think>` and `</think>`, whatever the model's own marks are. A thought that its budget cut off is closed by the
-    feedback, as the template would close it.
+    Thoughts: `response` puts thoughts between `<think>` and `</think>`, whatever the model's own marks are. The marks are
+    found where the template writes thoughts, or where its generation prompt opens one. If the budget cuts a thought off, the
+    feedback closes it as the template would.
 
-    History: with `"keep"`, later turns see every id of earlier ones. The other two write the context anew between turns
-    (`history_ids`), as most templates of thinking models do: `"strip-thinking"` takes earlier thoughts out, and keeps all
-    other ids as they were sampled; `"template"` renders the whole dialogue with the chat template.
+    History: with `"keep"`, later turns see every id of earlier ones. The other two re-render the context between turns
+    (`history_ids`), as most templates of thinking models do. `"strip-thinking"` removes earlier thoughts and keeps all other
+    ids as they were sampled. `"template"` renders the whole dialogue with the chat template.
 
     Args:
         tokenizer: `"builtin"`, a folder or hub name, or a Hugging Face tokenizer with a chat template.
@@ -190,12 +190,12 @@ class Dialogue:
     Attributes:
         vocab_size: Ids are in [0, vocab_size).
         end_of_turn: Ids with which the model closes its turn, () where the template closes it with plain text or not at all.
-        thinking: The marks around thoughts; None where the template shows thoughts between marks that nobody knows.
+        thinking: The marks around thoughts; None where the template uses marks that are not known here.
         opens_thought: The generation prompt opens a thought.
 
     Raises:
         ChatTemplateError: there is no chat template, or it cannot be split at a turn, or thoughts are to be stripped and
-            their marks cannot be told; the message says what to do.
+            their marks are not known; the message says what to do.
         InvalidValueError: an unknown history, or a template variable that would do nothing.
 
     >>> dialogue = Dialogue("builtin")
@@ -340,11 +340,11 @@ class Dialogue:
         return ids
 
     def _after(self, completion_ids: Ids, text: str, turn: int, *, thought: bool = True) -> Ids:
-        """What follows a completion whose thoughts are closed; `thought` as in `_prompt`."""
+        """Returns the ids after a completion whose thoughts are closed; `thought` as in `_prompt`."""
         return self._feedback_with_close(text, turn, thought=thought)[self._closed_by(completion_ids) :].copy()
 
     def _closed_by(self, completion_ids: Ids) -> int:
-        """How many of the ids that close a turn the completion ends with."""
+        """Counts the ids at the completion's end that belong to the end of a turn."""
         closing, size = self._closing, completion_ids.shape[0]
         if not closing or not size:
             return 0
@@ -387,7 +387,7 @@ class Dialogue:
         rounds = [message("assistant", _ASSISTANT), message("user", _USER)] * (turn + 1)
         return [*self._feedback_head, message("user", _USER), *rounds[:-1], message("user", text)]
 
-    # ---- history that is written anew
+    # ---- re-rendered history
 
     def _stripped_history(self, problem: Problem, exchanges: Sequence[tuple[Ids, str]]) -> Ids:
         """The dialogue without earlier thoughts, all other ids as they were."""
@@ -429,10 +429,10 @@ class Dialogue:
         return ids[:low]
 
     def _last_ids(self, ids: Ids, text: str) -> Ids:
-        """The ids at the end that have `text`, as they were sampled.
+        """The last ids, whose text is `text`, as they were sampled.
 
-        Where an id belongs to both sides, what it has of the text is encoded anew: in a history that is written anew, such
-        ids are context, and never trained on.
+        Where an id straddles the beginning of `text`, its part of the text is encoded again. Such ids are masked: they are
+        context in a re-rendered history.
         """
         low, high = 0, len(ids)
         while low < high:  # the earliest place from which on the ids have no more than the text
@@ -617,7 +617,7 @@ class Dialogue:
         return Thinking(given[0], given[1], given[1])
 
     def _find_opening(self) -> str:
-        """What the generation prompt says of a thought: from its opening mark to the end, "" where it says nothing."""
+        """The generation prompt from a thought's opening mark to its end, "" if it opens no thought."""
         if self.thinking is None:
             return ""
         found = set()
@@ -635,7 +635,7 @@ class Dialogue:
 
 
 class IdCache:
-    """Ids by number and text, the least recently used leaving first; bounded by bytes, safe in threads.
+    """A cache of ids by number and text: bounded by bytes, least recently used out first, safe in threads.
 
     Args:
         limit: Bytes.

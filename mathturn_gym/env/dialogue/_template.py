@@ -48,7 +48,7 @@ def message(role: str, content: str) -> Message:
 
 
 class ChatTemplate:
-    """What a tokenizer's chat template writes.
+    """A tokenizer's chat template: renders messages, and encodes what it renders.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -78,7 +78,7 @@ class ChatTemplate:
 
     @property
     def name(self) -> str:
-        """What error messages call the tokenizer."""
+        """The tokenizer's name in error messages."""
         return name_of_tokenizer(self.tokenizer)
 
     @property
@@ -185,7 +185,7 @@ def _unicode_errors(text: str) -> Iterator[None]:
         ) from error
 
 
-# ---- where thoughts begin and end in what a model says
+# ---- thoughts: the marks between which a model writes them
 
 
 OPEN: Final = "<think>"
@@ -200,7 +200,7 @@ _THOUGHT: Final = "Qzthoughtqz"
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Where a model's thoughts begin and end.
+    """The marks around a model's thoughts.
 
     Args:
         open: What opens a thought.
@@ -266,7 +266,7 @@ _KNOWN: Final = (
 
 
 def find_thinking(template: ChatTemplate, head: list[Message], user: str, answer: str) -> Thinking | None:
-    """How a template writes thoughts.
+    """Finds the marks between which a template writes thoughts.
 
     A dialogue is rendered whose answer has a thought; what stands around it is looked up among the marks that are known.
     Where the template shows no thoughts, its source says which marks it knows.
@@ -278,7 +278,7 @@ def find_thinking(template: ChatTemplate, head: list[Message], user: str, answer
         answer: Another one.
 
     Returns:
-        The marks; None where thoughts are shown between marks that nobody knows.
+        The marks; None where the template uses other marks than the known ones.
     """
     fields, before, closing = [], "", ""
     for name in THOUGHT_FIELDS:

@@ -109,5 +109,5 @@ def class_without_torch(folder: Path) -> str | None:
 
 
 def name_of_tokenizer(tokenizer: Tokenizer) -> str:
-    """What error messages call a tokenizer."""
+    """A tokenizer's name in error messages."""
     return repr(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)

@@ -1,4 +1,4 @@
-"""What the environment says after a turn: from a verdict to a text (pure functions).
+"""Feedback: pure functions from a judged turn to the text that the policy is told.
 
 A feedback is any callable `TurnContext -> str`; the names in `FEEDBACK` are the built-in modes, `NAME:zh` says the same in
 Chinese, `TemplateFeedback` says it in your words, and `feedback_mode` registers a mode of your own. The module `modes`

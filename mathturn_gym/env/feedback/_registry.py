@@ -1,4 +1,4 @@
-"""The table of feedback modes: a mode is one decorated function."""
+"""Feedback texts by language, the registry of feedback modes (each one decorated function), and feedback from templates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
 """By language, then by what it says."""
 
 
-# ---- the table of feedback modes: a mode is one decorated function
+# ---- registration
 
 
 Feedback: TypeAlias = Callable[[TurnContext], str]
@@ -98,7 +98,7 @@ class FeedbackMode:
     fewest_turns: int = 1
 
     def __call__(self, context: TurnContext) -> str:
-        """What is said after the turn."""
+        """The text for a judged turn."""
         return self.write(context) if self.texts is None else self.write(context, self.texts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ class _Registry(Mapping[str, Feedback]):
     def add(self, mode: FeedbackMode) -> None:
         known = self._modes.get(mode.name)
         place = mode.write.__module__, mode.write.__qualname__
-        # A notebook's cell that is run again defines the same function anew.
+        # Running a notebook's cell again defines the same function again.
         taken = known is not None and (known.write.__module__, known.write.__qualname__) != place
         if taken or _ELSEWHERE.get(mode.name, place[0]) != place[0]:
             raise InvalidValueError(f"feedback mode {mode.name!r} is registered already; choose another name")
@@ -209,7 +209,7 @@ def get_feedback(feedback: str | Feedback) -> Feedback:
     return feedback
 
 
-# ---- feedback in the user's own words
+# ---- templates
 
 
 _FIELDS: Final = ("answer", "hint", "reason", "turn", "turns_left")

@@ -86,7 +86,7 @@ def _elements(text: str) -> list[str] | None:
     return [part.strip() for part in text.split(",")]
 
 
-# ---- the built-in modes: from a verdict to a text
+# ---- the modes
 
 
 @feedback_mode("plain")
@@ -103,7 +103,7 @@ def none(context: TurnContext, texts: Texts) -> str:
 
 @feedback_mode("reason")
 def reason(context: TurnContext, texts: Texts) -> str:
-    """Why the answer does not count; nothing about what would."""
+    """The reason why the answer does not count; nothing about the right one."""
     return _reason(context, texts)
 
 

@@ -47,7 +47,7 @@ _NO_IDS: Final = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What an episode has besides its tokens; with a batch's tensors it is the whole episode again.
+    """The fields of an episode besides its tokens; with a batch's tensors they restore the whole episode.
 
     Args:
         fields: The fields of `Episode` that are not one per id (references, nothing is copied).
@@ -141,7 +141,7 @@ class FactsTable(Sequence[Facts]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Which ids lie where: piece p of a batch is `episode.ids[start : start + length]`, at `offset` in its row.
+    """The places of ids: piece p of a batch is `episode.ids[start : start + length]`, at `offset` in its row.
 
     In layout `"tree"` a shared prompt is a piece of the first of its group's episodes, with branch 0.
 
@@ -259,7 +259,7 @@ class PackedBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.input_ids.device
 
     @property
@@ -307,7 +307,7 @@ class PackedBatch:
         return replace(self, **changes)
 
     def count(self, unit: Unit) -> int:
-        """How many tokens are trained on, or how many turns or episodes have at least one of them.
+        """Counts the tokens that are trained on, or the turns or episodes with at least one of them.
 
         Pass it as `policy_loss(..., denominator=)` to micro-batches, so that their losses sum to the whole batch's.
         """

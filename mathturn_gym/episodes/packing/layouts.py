@@ -128,7 +128,7 @@ def _turn_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _In
 
 
 def _tree_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _Index, FactsTable]:
-    """A tree per group and prompt; a segment that was written anew has a prompt, and so mostly a tree, of its own."""
+    """A tree per group and prompt; a re-rendered segment has its own prompt, and so mostly its own tree."""
     segments, prompt, groups = spans.segments, spans.prompts(), group_index(episodes)
     owners, begins = segments.episode.tolist(), segments.start.tolist()
     trees: dict[tuple[int, bytes], int] = {}
@@ -187,7 +187,7 @@ def runs(
 
 
 class Grid:
-    """Where everything lies in the flattened tensors of a batch.
+    """Offsets of rows, pieces and completions in the flattened tensors of a batch.
 
     Args:
         pieces: P pieces, in order of row and place.
@@ -247,7 +247,7 @@ class Grid:
         return result
 
 
-# ---- `pack` and `unpack`: which ids go where in each layout, vectorized over all tokens of all episodes
+# ---- `pack` and `unpack`
 
 
 def pack(
@@ -265,12 +265,12 @@ def pack(
     """Packs episodes into tensors; no completion id is lost, none is trained on twice.
 
     * `"episode"`: one row per episode, its loss mask over all its completions. Tokens grow with an episode's length. An
-      episode whose context was written anew has a row per segment.
+      episode whose context was re-rendered has a row per segment.
     * `"turns"`: one row per turn: everything that it saw again, and the completion; only the completion is in the loss
       mask (the original agent's layout). Tokens grow with the square of the number of turns.
     * `"tree"`: one row per group (`Episode.group`): their common prompt once, then each member as a branch. Needs the
       mask and position ids of `model_inputs`, `dense_mask` or `mask_mod`. Episodes of a group whose prompts differ,
-      and episodes without a group, get a row of their own; so do segments that were written anew.
+      and episodes without a group, get a row of their own; so do re-rendered segments.
 
     All three give the same loss and gradient (`policy_loss` counts turns and episodes, not rows).
 
@@ -408,7 +408,7 @@ def _build(
 
 
 def _supports(episodes: Sequence[Episode]) -> list[npt.NDArray[np.int32]]:
-    """What could be drawn in the place of each id of each episode, int32 (T, S), S the same for all."""
+    """The ids that could be drawn at each place of each episode, int32 (T, S), S the same for all."""
     width = 0
     for episode in episodes:
         if episode.support is None and episode.loss_mask.any():
@@ -445,13 +445,13 @@ def _input_ids(
 
 
 def _cut(column: Sequence[npt.NDArray[Any]], pieces: Pieces) -> list[npt.NDArray[Any]]:
-    """What the episodes' arrays hold where the pieces are."""
+    """The values of the episodes' arrays at the pieces."""
     bounds = (pieces.episode.tolist(), pieces.start.tolist(), (pieces.start + pieces.length).tolist())
     return [column[e][start:end] for e, start, end in zip(*bounds, strict=True)]
 
 
 def _owners(pieces: Pieces, layout: Layout) -> npt.NDArray[np.int32]:
-    """The episode of each piece; nobody owns a tree's shared prompt."""
+    """The episode of each piece; a tree's shared prompt belongs to none."""
     shared = (pieces.branch == 0) & (layout == "tree")
     return np.where(shared, -1, pieces.episode).astype(np.int32)
 

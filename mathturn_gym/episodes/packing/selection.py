@@ -1,4 +1,4 @@
-"""Parts of a batch: micro-batches by tokens, single rows, and what is too old to be trained on."""
+"""Model inputs of a batch, and parts of it: micro-batches by tokens, single rows, and rows that are not stale."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def model_inputs(batch: PackedBatch, dtype: torch.dtype = torch.float32) -> dict
     return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "attention_mask": mask}
 
 
-# ---- parts of a batch: micro-batches by tokens, single rows, and what is too old to be trained on
+# ---- parts of a batch
 
 
 def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = False) -> list[PackedBatch]:

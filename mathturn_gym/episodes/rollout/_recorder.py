@@ -1,4 +1,4 @@
-"""What episode i of a collection is (`EpisodePlan`), and the record of its transitions (`EpisodeRecorder`)."""
+"""`EpisodePlan` determines episode i of a collection; `EpisodeRecorder` records its transitions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AsyncPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EpisodePlan:
-    """What episode i of a collection is: its problem, its group, its samples. Depends on i and the seed alone.
+    """The problem, the group and the seeds of every episode of a collection, from its index and the seed alone.
 
     Args:
         seed: The collection's seed.

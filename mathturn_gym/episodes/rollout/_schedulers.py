@@ -50,7 +50,7 @@ class EnvSlot:
 
     @property
     def verifier(self) -> TurnVerifier | None:
-        """What judges its turns; None where the environment does so itself."""
+        """The verifier of its turns; None where the environment judges them in `step`."""
         return None if self._base is None else self._base.verifier
 
     def begin(self, plan: EpisodePlan, index: int) -> None:
@@ -111,7 +111,7 @@ def env_slots(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[EnvSlo
     return [EnvSlot(one) for one in envs]
 
 
-# ---- the scheduler for policies that answer whole batches: all running episodes go one turn further at once
+# ---- "batched": all running episodes advance by one turn at once
 
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -232,7 +232,7 @@ class _VectorSlots:
         return np.array(observations[slot]), info_of(infos, slot)
 
 
-# ---- the scheduler for policies that answer requests as they end: no episode waits for the others' turns
+# ---- "streaming": an episode goes on as soon as its own completion has ended
 
 
 PATIENCE_SECONDS: Final = 0.1
@@ -272,7 +272,7 @@ def play_streaming(
 
 
 class _Stream:
-    """Episodes on their way between the policy, which has been `asked`, and the verifier, which is `judging`."""
+    """Episodes under way: those whose policy has been asked, and those whose turn is being judged."""
 
     def __init__(
         self,
@@ -358,12 +358,12 @@ class _Stream:
             self._go_on(slot)
 
 
-# ---- the scheduler for policies that are asked in asyncio: every episode is a task that awaits its own completions
+# ---- "async": every episode is a task that awaits its own completions
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a collection is.
+    """The progress of a collection.
 
     Args:
         finished: Episodes that have ended.
@@ -481,7 +481,7 @@ async def stream_asyncio(
 
 
 class _Collection:
-    """What the tasks of a collection share."""
+    """State that the tasks of a collection share."""
 
     def __init__(self, policy: AsyncPolicy, plan: EpisodePlan, indices: Iterator[int], waiting: int) -> None:
         self._policy, self._plan, self._indices = policy, plan, indices

@@ -158,7 +158,7 @@ def _facts(tensors: dict[str, Any]) -> FactsTable:
         episode = build_episode(
             record, ids=blank, loss_mask=mask, logprobs=np.zeros(size, np.float32), versions=versions
         )
-        # Its token arrays are as long as the file says, and nobody needs them.
+        # Leave out the token arrays: they are as long as the file says, and are not needed.
         episodes.append(SimpleNamespace(**{name: getattr(episode, name) for name in (*FACT_FIELDS, "turn_spans")}))
     turns = np.array([len(episode.turn_spans) for episode in episodes], np.int64)
     return FactsTable(episodes, turns, sizes[:, 0].copy(), [tail.copy() for tail in tails])

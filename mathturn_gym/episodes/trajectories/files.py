@@ -72,7 +72,7 @@ class BadRow:
 
 
 class EpisodeReader(Iterable[Episode]):
-    """A file's episodes, one at a time; every iteration begins anew.
+    """A file's episodes, one at a time; every iteration starts at the beginning.
 
     Memory is that of one line (JSON-lines, of at most 64 MiB) or of `batch_size` rows (Parquet), and 64 KiB of each bad row.
 
