@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.neighbors.engines._work_queue import WorkQueue, Share
+from mathturn_gym.neighbors.engines._work_queue import Share, WorkQueue
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 

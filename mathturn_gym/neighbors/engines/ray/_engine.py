@@ -25,7 +25,7 @@ from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.episodes.rollout import EpisodePlan
 from mathturn_gym.errors import EngineError, InvalidValueError, MathTurnError, RunError, check_int
 from mathturn_gym.neighbors.engines._wire import PackedEpisodes, PackedWeights
-from mathturn_gym.neighbors.engines._work_queue import WorkQueue, Share
+from mathturn_gym.neighbors.engines._work_queue import Share, WorkQueue
 from mathturn_gym.neighbors.engines._workers import Job, PolicyActor, RolloutActor, WorkerSettings
 from mathturn_gym.neighbors.engines.ray._cluster import GONE, Placement, check_nodes, connected, object_store_bytes
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
