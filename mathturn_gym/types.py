@@ -325,7 +325,7 @@ class TurnRecord:
         feedback: The feedback as text, "" where there was none.
         reward: The reward.
         start: Where its action begins in its segment (the observation that the policy was shown).
-        feedback_start: Where its action ends.
+        end: Where its action ends in its segment.
         reward_terms: What the reward is the sum of, where terms were asked for.
         segment: Number of its segment; 0 unless observations are written anew between turns (see `Dialogue.history`).
     """
@@ -335,7 +335,7 @@ class TurnRecord:
     feedback: str
     reward: float
     start: int
-    feedback_start: int
+    end: int
     reward_terms: Mapping[str, float] | None = None
     segment: int = 0
 
@@ -380,7 +380,7 @@ class TurnContext:
     def earlier_ids(self, turn: int) -> Ids:
         """The action of an earlier turn, int64 (A,)."""
         record = self.earlier[turn]
-        return (*self.segments, self.context_ids)[record.segment][record.start : record.feedback_start]
+        return (*self.segments, self.context_ids)[record.segment][record.start : record.end]
 
     def with_verdict(self, verdict: Verdict) -> TurnContext:
         """The turn after it was judged."""

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,13 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Of this folder, `--doctest-modules` is to read tests alone: the other files are scripts, or lie for them to import."""
+    name = collection_path.name
+    return True if name.endswith(".py") and not name.startswith("test_") else None
+
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -51,9 +59,25 @@ def shared() -> Path:
 
 
 @pytest.fixture
+def nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails the test where anything of it looks an address up or connects to one."""
+    asked: list[Any] = []
+
+    def ask(*args: Any, **kwargs: Any) -> None:
+        asked.append(args)
+        raise OSError("a test without a network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    monkeypatch.setattr(socket.socket, "connect", ask)
+    yield
+    assert asked == []
+
+
+@pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """`benchmark(name)` is the module of a script of `benchmarks/`."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    """`benchmark(name)` is the module of a script of `benchmarks/` or `experiments/`."""
+    for folder in ("benchmarks", "experiments"):
+        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / folder))
     return importlib.import_module
 
 
@@ -142,6 +166,8 @@ class FakeServer(ThreadingHTTPServer):
         self.failures: list[int] = []  # statuses to answer with first
         self.leave_out: tuple[str, ...] = ()
         self.raw_logprobs, self.delay, self.finish = False, 0.0, ""
+        self.open = threading.Event()  # while it is cleared, nothing is answered
+        self.open.set()
         self.weights, self.active, self.most_active = "old", 0, 0
         self.change: Callable[[dict[str, Any]], Any] = lambda choice: choice  # of a completion's choice
         self.says: Callable[[list[dict[str, str]]], Any] = lambda messages: "?"  # of a chat's messages
@@ -208,6 +234,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.active += 1
             self.server.most_active = max(self.server.most_active, self.server.active)
         time.sleep(self.server.delay)
+        self.server.open.wait()
         with self.server.lock:
             status, answer = self.server.answer(self.path, body)
             self.server.active -= 1

@@ -58,7 +58,7 @@ def test_the_test_of_light_imports_can_fail() -> None:
     ("code", "light_of"),
     [
         ("import mathturn_gym.wrappers", HEAVY),
-        ("from mathturn_gym.policies import PolicyConfig, load_policy; PolicyConfig()", HEAVY),
+        ("from mathturn_gym import PolicyConfig, load_policy; PolicyConfig()", HEAVY),
         ("from mathturn_gym.wrappers import ReturnsWrapper", HEAVY),
         ("from mathturn_gym import Problem, Verdict, TokenIds, load_problems", HEAVY),
         ("from mathturn_gym import MathMultiTurnEnv, collect", HEAVY),
@@ -116,7 +116,7 @@ PUBLIC: dict[str, str] = {
     ),
     "mathturn_gym.episodes": ("PackedBatch acollect collect pack read_episodes summarize unpack write_episodes"),
     "mathturn_gym.episodes.rollout": (
-        "AsyncPolicy EpisodePlan EpisodeRecorder EpisodeRun Progress Scheduler StreamingPolicy acollect collect"
+        "AsyncPolicy EpisodePlan EpisodeRecorder Progress Scheduler StreamingPolicy acollect check_tokenizer collect"
     ),
     "mathturn_gym.errors": (
         "ChatTemplateError CheckpointError EngineError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"

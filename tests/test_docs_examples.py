@@ -165,3 +165,20 @@ def test_every_mode_term_and_figure_is_documented() -> None:
         ("feedback", [*(mode for mode in FEEDBACK if ":" not in mode), *TERMS]),
     ):
         assert [word for word in words if f"`{word}`" not in PAGES[name]] == []
+
+
+def test_every_row_of_a_table_has_the_cells_of_its_heading() -> None:
+    """A separator with one cell less makes a paragraph of pipes out of the whole table."""
+
+    def cells(line: str) -> int:
+        return len(re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|")))
+
+    tables = 0
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("paper/*.md")]:
+        text = re.sub(r"^ *(`{3,}).*?^ *\1", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for table in re.findall(r"(?:^ *\|.*\n?)+", text, re.MULTILINE):
+            rows = table.strip().splitlines()
+            assert {cells(row) for row in rows} == {cells(rows[0])}, f"{path.name}: {rows[0]}"
+            assert re.fullmatch(r"[ |:-]+", rows[1]), f"{path.name}: no separator below {rows[0]}"
+            tables += 1
+    assert tables > 50

@@ -1,4 +1,4 @@
-"""What the experiments in `benchmarks/` compute by themselves: controls, choices, and what is known exactly."""
+"""What the experiments in `experiments/` and `benchmarks/` compute by themselves: controls, choices, and what is known exactly."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def test_the_discount_is_chosen_where_the_answer_is_not_measured(benchmark: Call
 
 # ---- comparisons
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
-@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda file: file.stem)
 def test_every_run_of_every_comparison_has_a_config(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `mathturn compare` would begin it, from the repository's root; warm starts come later."""
-    monkeypatch.chdir(BENCHMARKS.parent)
+    monkeypatch.chdir(EXPERIMENTS.parent)
     seen = set()
     for cell in load_matrix(file, seeds=[11]).cells():
         config = load_task(cell.task).config(
@@ -317,7 +317,7 @@ def test_the_factorial_table_pairs_by_seed_rows_that_the_comparison_has(
 
 
 def test_every_pair_of_the_factorial_table_is_of_two_rows_of_the_comparison(benchmark: Callable[[str], Any]) -> None:
-    labels = {cell.label for cell in load_matrix(Path(__file__).parents[1] / "benchmarks" / "factorial.toml").cells()}
+    labels = {cell.label for cell in load_matrix(Path(__file__).parents[1] / "experiments" / "factorial.toml").cells()}
     asked = [name for _, one, other in benchmark("factorial").pairs() for name in (one, other)]
     assert set(asked) == labels
 
@@ -337,7 +337,7 @@ def test_every_row_of_the_small_matrix_has_a_second_search_of_the_same_size_arou
     benchmark: Callable[[str], Any],
 ) -> None:
     bench = benchmark("tune")
-    matrix = load_matrix(Path(__file__).parents[1] / "benchmarks" / "matrix.toml")
+    matrix = load_matrix(Path(__file__).parents[1] / "experiments" / "matrix.toml")
     assert set(bench.PASSES) == set(matrix.algorithms)
     for task in matrix.tasks:
         for name in matrix.algorithms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -97,6 +98,22 @@ def test_no_modules_import_each_other() -> None:
 
 def test_every_module_has_a_room() -> None:
     assert {module.split(".")[1] for module in MODULES if "." in module} <= set(ROOM_OF)
+
+
+def test_the_page_draws_this_list() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    rows = [
+        line.split("|")[1].strip() for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+    ]
+    assert rows[1 : len(ORDER) + 1] == ORDER
+
+
+def test_the_files_that_the_page_names_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.[a-z]+)?)`", page)
+    assert len(named) > 20
+    for name in named:
+        assert (PACKAGE / name).exists() or (ROOT / name).exists(), name
 
 
 def test_nothing_depends_on_the_link_to_the_wrappers() -> None:

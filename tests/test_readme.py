@@ -23,7 +23,7 @@ def test_code_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
-    for path in re.findall(r"`((?:benchmarks|docs|notebooks|tests)/[\w./-]+)", README):
+    for path in re.findall(r"`((?:benchmarks|experiments|docs|notebooks|tests)/[\w./-]+)", README):
         assert (ROOT / path).exists(), path
 
 

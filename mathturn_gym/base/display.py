@@ -1,7 +1,7 @@
-"""How objects of the package show themselves, as text and as HTML.
+"""Where objects of the package ask for their own display, as text and as HTML.
 
-What draws them stands above the rooms whose objects it draws. So `Episode`, `PackedBatch` and others ask here, and the
-package fills in who answers: `show.notebook`, loaded when something is shown for the first time.
+The code that draws imports the objects that it draws, so objects cannot import it. `Episode`, `PackedBatch` and others
+call `displayed`; the package sets what answers, `show.notebook`, which is loaded at the first call.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ a stranger's file would run code. They must agree: whatever the first one accept
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Collection
@@ -58,6 +59,16 @@ def names_code(text: object, schemes: Collection[str] = ()) -> bool:
     if not isinstance(text, str) or ":" not in text or _URL.match(text):
         return False
     return text.partition(":")[0] not in schemes
+
+
+def module_exists(path: str) -> bool:
+    """True where the package that an import path begins with can be found; nothing is imported.
+
+    >>> module_exists("math:sqrt"), module_exists("vlm:folder")
+    (True, False)
+    """
+    _see_current_folder()
+    return importlib.util.find_spec(path.partition(":")[0].partition(".")[0]) is not None
 
 
 def import_object(field: str, path: str) -> Any:

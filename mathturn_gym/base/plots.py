@@ -1,4 +1,4 @@
-"""Pictures of matplotlib that touch none of its global state, and names in them as they are."""
+"""Matplotlib figures that touch none of its global state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mathturn_gym.base.text import visible
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of its own.
+    """Returns a figure that pyplot does not know.
 
     Args:
         width: In inches.
@@ -43,6 +43,6 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def plain_label(text: str) -> str:
-    """A name as it is: matplotlib would read formulas between dollar signs, and leave out what begins with `_`."""
+    """Returns a name that matplotlib draws as it is, where it would read formulas between dollar signs or skip a leading `_`."""
     shown = visible(text).replace("$", r"\$")
     return f"\u200b{shown}" if shown.startswith("_") else shown

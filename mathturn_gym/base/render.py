@@ -1,8 +1,8 @@
-"""An episode as people read it: a dialogue with verdicts and rewards, as text (colored in a terminal) and as HTML.
+"""An episode as a dialogue with verdicts and rewards: as text (colored in a terminal) and as HTML.
 
     problem and turns, or an Episode ─► lines (who, what kind, text) ─► text, HTML
 
-What a model wrote is shown, never followed: markup is text, control characters are made visible.
+Text of a model is never interpreted: markup is shown as text, control characters are made visible.
 """
 
 from __future__ import annotations
@@ -15,33 +15,55 @@ from typing import Final, NamedTuple
 from mathturn_gym.base.text import html_text, visible
 from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord, Verdict
 
-_ANSI: Final = {
-    "system": "2",
-    "problem": "1;36",
-    "turn": "1",
-    "feedback": "36",
-    "end": "2",
-    Status.RIGHT: "1;32",
-    Status.WRONG: "1;31",
-    Status.NO_ANSWER: "1;33",
-    Status.UNDECIDED: "1;35",
+
+class StatusStyle(NamedTuple):
+    """How a verdict's status is shown, everywhere: terminal, notebooks, reports and the viewer.
+
+    Attributes:
+        words: In words.
+        letter: In the viewer's data.
+        mark: In a list.
+        color: On light and on dark pages.
+        ansi: In a terminal.
+    """
+
+    words: str
+    letter: str
+    mark: str
+    color: str
+    ansi: str
+
+
+STATUSES: Final = {
+    Status.RIGHT: StatusStyle("right", "r", "✓", "#15803d", "1;32"),
+    Status.WRONG: StatusStyle("wrong", "w", "✗", "#dc2626", "1;31"),
+    Status.NO_ANSWER: StatusStyle("no answer", "n", "∅", "#b45309", "1;33"),
+    Status.UNDECIDED: StatusStyle("undecided", "u", "?", "#9333ea", "1;35"),
 }
-_END: Final = {
+"""Every status, in the order in which charts show them. The viewer's page gets the list with its data."""
+
+ENDINGS: Final = {
     StopReason.SOLVED: "solved",
     StopReason.TURNS: "all turns used",
     StopReason.CONTEXT: "context budget used up",
     StopReason.TOKENS: "token budget used up",
     StopReason.TIME: "time budget used up",
 }
+"""Every reason why an episode ends, in words."""
 
+_ANSI: Final[dict[str, str]] = {
+    "system": "2",
+    "problem": "1;36",
+    "turn": "1",
+    "feedback": "36",
+    "end": "2",
+    **{status: style.ansi for status, style in STATUSES.items()},
+}
 
 COLORS: Final = {
     "problem": "#0e7490",
     "feedback": "#0e7490",
-    "right": "#15803d",
-    "wrong": "#dc2626",
-    "no_answer": "#b45309",
-    "undecided": "#9333ea",
+    **{status.value: style.color for status, style in STATUSES.items()},
 }
 """Colors that can be read on light and on dark pages."""
 
@@ -61,7 +83,7 @@ class Line(NamedTuple):
 
 
 def dialogue_html(lines: Iterable[Line]) -> str:
-    """A dialogue as two columns: who, and what was said."""
+    """Returns a dialogue as two columns: the speaker, and what was said."""
     rows = []
     for who, kind, text in lines:
         style = f"color:{COLORS[kind]};" if kind in COLORS else ""
@@ -99,7 +121,7 @@ class RenderedDialogue(str):
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A verdict in a line: `wrong (different) · answer 41`."""
+    """Returns a verdict in a line: `wrong (different) · answer 41`."""
     answer = "" if verdict.answer is None else f" · answer {verdict.answer}"
     reason = f" ({verdict.reason})" if verdict.reason else ""
     return f"{verdict.status.value}{reason}{answer}"
@@ -113,7 +135,7 @@ def render_dialogue(
     system_prompt: str | None = None,
     color: bool | None = None,
 ) -> RenderedDialogue:
-    """The whole dialogue as one text, which a notebook shows as HTML.
+    """Returns the whole dialogue as one text, which a notebook shows as HTML.
 
     Args:
         problem: Shown first.
@@ -131,7 +153,7 @@ def render_dialogue(
 
 
 def render_episode(episode: Episode, *, color: bool | None = None) -> RenderedDialogue:
-    """An episode's dialogue: what `print(episode)` shows.
+    """Returns an episode's dialogue, as `print(episode)` shows it.
 
     Args:
         episode: Where it was kept without its texts, token counts stand for them.
@@ -176,7 +198,7 @@ def _end(stop_reason: StopReason | None, rewards: Sequence[float], gold: Sequenc
     lines = [Line("gold", "end", " or ".join(gold))] if gold else []
     if stop_reason is not None:
         turns = f"{len(rewards)} turn{'' if len(rewards) == 1 else 's'}"
-        lines.append(Line("end", "end", f"{_END[stop_reason]} · {turns} · total reward {sum(rewards):+g}"))
+        lines.append(Line("end", "end", f"{ENDINGS[stop_reason]} · {turns} · total reward {sum(rewards):+g}"))
     return lines
 
 

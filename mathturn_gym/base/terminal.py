@@ -1,4 +1,4 @@
-"""The terminal, on which nothing that a stranger wrote moves the cursor, changes a color or turns a line around."""
+"""A terminal on which no text moves the cursor, changes a color or reverses a line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def terminal(**options: Any) -> Console:
-    """A console that passes everything printed to it through `visible`.
+    """Returns a console that shows `visible` texts alone.
 
-    Markup is a matter of its own: texts of others are printed with `markup=False`, or as `plain_text`.
+    Markup is not touched: print texts of others with `markup=False`, or as `plain_text`.
 
     Args:
         **options: Of `rich.console.Console`.
@@ -33,7 +33,7 @@ class _VisibleTexts(RenderHook):
 
 
 class _Visible:
-    """What is to be shown, made visible after it was laid out: rich's own controls are segments of another kind."""
+    """Makes text visible after it was laid out. Rich's own controls are segments of another kind, and stay."""
 
     def __init__(self, renderable: ConsoleRenderable) -> None:
         self._renderable = renderable

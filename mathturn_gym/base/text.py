@@ -1,4 +1,4 @@
-"""What each token id says, one id at a time."""
+"""Texts made safe to show, and the text of each token id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _KEPT: Final = frozenset("\n\t")
 
 
 def visible(text: str) -> str:
-    r"""The text with every character that shows nothing replaced by one that does.
+    r"""Returns the text with every invisible character replaced by a visible one.
 
-    Control characters become their pictures (escape is ␛); what formats or hides (bidirectional controls, zero-width
-    characters, tags, lone surrogates) becomes its number.
+    Control characters become their pictures (escape is ␛). Bidirectional controls, zero-width characters, tags and lone
+    surrogates become their numbers.
 
     >>> visible("a\x1b[2Jb\u202ec")
     'a␛[2Jb⟨U+202E⟩c'
@@ -26,7 +26,7 @@ def visible(text: str) -> str:
 
 
 def html_text(text: str) -> str:
-    r"""The text as HTML that shows it, `visible` and with no markup in it.
+    r"""Returns the text as HTML, `visible` and with no markup in it.
 
     >>> html_text("<b>\x1b")
     '&lt;b&gt;␛'
@@ -46,15 +46,12 @@ def _picture(character: str) -> str:
 
 
 def shorten(text: str, limit: int = 48) -> str:
-    """The text as a literal of about `limit` characters at most: what a `repr` shows of it.
+    """Returns the text as a literal of about `limit` characters at most, for a `repr`.
 
     >>> print(shorten("abcdefghijk", 8))
     'abcdefg…'
     """
     return repr(text) if len(text) <= limit else repr(text[: limit - 1] + "…")
-
-
-# ---- what each token id says, one id at a time
 
 
 _BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")
@@ -72,9 +69,9 @@ _ALPHABET: Final = _byte_alphabet()
 
 
 class TokenTexts:
-    r"""The texts of a tokenizer's ids, each asked for once.
+    r"""The texts of a tokenizer's ids, each computed once.
 
-    A token that is a part of a character is written as its bytes, `\xe2\x88`.
+    A token that is part of a character is written as its bytes, `\xe2\x88`.
 
     Args:
         tokenizer: A Hugging Face tokenizer; None knows no texts.

@@ -87,9 +87,14 @@ def call_with_turn(role: str, function: Callable[[TurnContext], T], context: Tur
     try:
         return function(context)
     except Exception as error:  # whatever a user's code raises
-        raise UserFunctionError(
-            f"{role} {name_of(function)} raised {type(error).__name__} for {place_of(context)}: {error}"
-        ) from error
+        raise error_of(role, function, context, error) from error
+
+
+def error_of(role: str, function: object, context: TurnContext, error: Exception) -> UserFunctionError:
+    """The error that names a user's function and the turn for which it raised."""
+    return UserFunctionError(
+        f"{role} {name_of(function)} raised {type(error).__name__} for {place_of(context)}: {error}"
+    )
 
 
 def place_of(context: TurnContext) -> str:

@@ -100,7 +100,7 @@ def carries_signal(batch: PackedBatch) -> bool:
     return float(batch.advantages[mask].abs().max()) > _NOTHING * size
 
 
-def rows_with_signal(batch: PackedBatch) -> npt.NDArray[np.int64]:
+def rows_with_advantage(batch: PackedBatch) -> npt.NDArray[np.int64]:
     """Numbers of the rows in which some trained token has an advantage, by `carries_signal`'s measure."""
     mask = batch.loss_mask
     size = batch.returns.masked_fill(~mask, 0.0).abs().max() if mask.any() else torch.zeros(())

@@ -1,100 +1,37 @@
-"""Settings by name: `FIELD=VALUE` or `PART.FIELD=VALUE`, over all parts of a run."""
+"""Overrides of a run's settings: from `FIELD=VALUE` texts to the nested form that a run is built from.
+
+    texts, tables, keywords ─► {PART: {FIELD: VALUE}, FIELD: VALUE} ─► merged over a task's tables ─► RunConfig.from_json
+
+Names are only placed here; each part checks its own fields and values when the run is built, once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mathturn_gym.base.files import parse_json
-from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
+from mathturn_gym.baselines.algorithms import BaseAlgorithm
 from mathturn_gym.baselines.settings import PARTS, RunConfig
 from mathturn_gym.env.config import DEFAULT_ENV, OWN_FIELDS, env_parameters
-from mathturn_gym.errors import InvalidValueError, raise_unknown_name
+from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 
-_RUN: Final = tuple(
-    one.name for one in dataclasses.fields(RunConfig) if one.name not in PARTS and one.name not in ("task",)
+_OF_RUN: Final = tuple(
+    one.name for one in dataclasses.fields(RunConfig) if one.name not in PARTS and one.name != "task"
 )
-"""Fields of a run that are no part of it."""
-
-
-def setting_names(parts: Mapping[str, Any], algorithm: type[BaseAlgorithm]) -> dict[str, tuple[str, ...]]:
-    """The fields of each part, by the part's name; those of the run itself under "".
-
-    Args:
-        parts: Tables as `RunConfig.to_json` gives them; the environment's id decides what it takes.
-        algorithm: Decides which options there are.
-    """
-    names = {
-        name: tuple(one.name for one in dataclasses.fields(kind))
-        for name, kind in PARTS.items()
-        if name not in ("env", "algorithm")
-    }
-    env = env_parameters(parts["env"].get("id", DEFAULT_ENV))
-    return {
-        "": _RUN,
-        "env": (*OWN_FIELDS, *env),
-        "policy": tuple(name for name in names["policy"] if name != "seed"),  # the run's own decides
-        "algorithm": algorithm.option_names(),
-        "budget": names["budget"],
-        "optimization": names["optimization"] if algorithm.reads_optimization else (),
-        "evaluation": names["evaluation"],
-    }
-
-
-def changed(
-    parts: Mapping[str, Any], settings: Mapping[str, Any], algorithm: type[BaseAlgorithm] | None = None
-) -> dict[str, Any]:
-    """Tables of a run with some settings changed.
-
-    Args:
-        parts: Tables as `RunConfig.to_json` gives them.
-        settings: Values by "FIELD" (where one part alone has such a field), by "PART.FIELD", or as {PART: {FIELD: …}}.
-        algorithm: The run's; None finds it by the name in its table.
-
-    Raises:
-        InvalidValueError: no part has such a field (the nearest is suggested), or several have.
-
-    >>> changed({"env": {}, "algorithm": {"name": "grpo"}}, {"clip": 0.1, "evaluation.every": 5})["evaluation"]
-    {'every': 5}
-    """
-    result = {name: dict(value) if name in PARTS else value for name, value in parts.items()}
-    kind = algorithm_named(parts["algorithm"]["name"]) if algorithm is None else algorithm
-    for name, value in dotted(settings).items():
-        part, field = _place(name, setting_names(result, kind), kind.name)
-        if part:
-            result.setdefault(part, {})[field] = value
-        else:
-            result[field] = value
-    return result
-
-
-def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{PART: {FIELD: VALUE}} as {"PART.FIELD": VALUE}; the environment's id first, which decides what fields there are.
-
-    Raises:
-        InvalidValueError: a part's name without a field.
-
-    >>> dotted({"clip": 0.1, "evaluation": {"every": 5}})
-    {'clip': 0.1, 'evaluation.every': 5}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in PARTS:
-            if not isinstance(value, Mapping):
-                raise InvalidValueError(f"{name} is a part of a run: set its fields, as in {name}.FIELD, got {value!r}")
-            found |= {f"{name}.{field}": one for field, one in value.items()}
-        else:
-            found[name] = value
-    return dict(sorted(found.items(), key=lambda item: item[0] not in ("id", "env.id")))
+"""Fields of a run that belong to no part."""
+_SUGGESTED: Final = 5
+"""Names that a message suggests for an unknown one: a run has about ninety."""
 
 
 def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any]:
-    """`FIELD=VALUE` texts as a dictionary; a value is JSON where it is, else a text.
+    """Parses `FIELD=VALUE` texts; a value that is not JSON is a text.
 
     Args:
         texts: As they were typed.
-        option: Of which option, for the message.
+        option: Name of the command-line option, for the message.
 
     Raises:
         InvalidValueError: a text without "=".
@@ -114,33 +51,106 @@ def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any
     return found
 
 
-def _place(name: str, known: Mapping[str, tuple[str, ...]], algorithm: str) -> tuple[str, str]:
-    """Part and field of a setting's name."""
-    part, dot, field = name.partition(".")
-    if dot:
-        if part not in PARTS:
+def nested(settings: Mapping[str, Any], algorithm: type[BaseAlgorithm], env_id: str = DEFAULT_ENV) -> dict[str, Any]:
+    """Settings in any form as one nested mapping, {PART: {FIELD: VALUE}} beside the fields of the run itself.
+
+    Args:
+        settings: Values by "FIELD" (where only one part has such a field), by "PART.FIELD", or as {PART: {FIELD: …}}; of
+            two values for one field the later one wins.
+        algorithm: The run's; it decides which options there are.
+        env_id: The run's environment, unless the settings name another; it decides which keywords there are.
+
+    Raises:
+        InvalidValueError: no part has such a field (the nearest are suggested), or several have.
+
+    >>> from mathturn_gym.baselines import GRPO
+    >>> nested({"clip": 0.1, "evaluation.every": 5, "seed": 3}, GRPO)
+    {'algorithm': {'clip': 0.1}, 'evaluation': {'every': 5}, 'seed': 3}
+    """
+    found: dict[str, Any] = {}
+    fields: Mapping[str, tuple[str, ...]] | None = None
+    for name, value in settings.items():
+        part, dot, field = name.partition(".")
+        if dot and part not in PARTS:
             raise_unknown_name("part of a run", part, PARTS)
-        if part == "optimization" and not known[part]:
-            raise InvalidValueError(f"{algorithm} does not read {name}; its options: {', '.join(known['algorithm'])}")
-        if field not in known[part]:
-            of = f"{algorithm} option" if part == "algorithm" else f"{part} field"
-            raise_unknown_name(of, field, known[part])
-        return part, field
-    if name in known[""]:
-        return "", name
-    having = [part for part in PARTS if name in known[part]]
+        if not dot and name not in PARTS:
+            if name in _OF_RUN:
+                found[name] = value
+                continue
+            if fields is None:
+                fields = _fields(algorithm, _env_id(settings, env_id))
+            part, field = _part_of(name, fields, algorithm), name
+        table = _table(name, value) if not field else {field: value}
+        if part == "optimization" and not algorithm.reads_optimization:
+            own = ", ".join(algorithm.option_names())
+            raise InvalidValueError(
+                f"{algorithm.name} does not read optimization.{next(iter(table), '')}; its options: {own}"
+            )
+        found[part] = {**found.get(part, {}), **table}
+    return found
+
+
+def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a run with some fields replaced, both in the form that `nested` gives."""
+    parts = {name: {**tables.get(name, {}), **table} for name, table in changes.items() if name in PARTS}
+    return {**tables, **changes, **parts}
+
+
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{PART: {FIELD: VALUE}} as {"PART.FIELD": VALUE}, the form in which a comparison's cell keeps its settings.
+
+    Raises:
+        InvalidValueError: a part's name without a field.
+
+    >>> dotted({"clip": 0.1, "evaluation": {"every": 5}})
+    {'clip': 0.1, 'evaluation.every': 5}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= (
+            {f"{name}.{field}": one for field, one in _table(name, value).items()} if name in PARTS else {name: value}
+        )
+    return found
+
+
+def _table(part: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(f"{part} is a part of a run: set its fields, as in {part}.FIELD, got {shown(value)}")
+    return value
+
+
+def _env_id(settings: Mapping[str, Any], default: str) -> str:
+    """The environment id that the settings name, in whichever form, or the default."""
+    env = settings.get("env")
+    inner = env.get("id", default) if isinstance(env, Mapping) else default
+    found = settings.get("env.id", settings.get("id", inner))
+    return found if isinstance(found, str) else default  # building the environment refuses anything else
+
+
+def _fields(algorithm: type[BaseAlgorithm], env_id: str) -> dict[str, tuple[str, ...]]:
+    """The names of the fields of each part."""
+    found = {
+        name: tuple(one.name for one in dataclasses.fields(kind))
+        for name, kind in PARTS.items()
+        if name not in ("env", "algorithm")
+    }
+    found["policy"] = tuple(name for name in found["policy"] if name != "seed")  # the run's own seed decides
+    if not algorithm.reads_optimization:
+        found["optimization"] = ()
+    return {**found, "env": (*OWN_FIELDS, *env_parameters(env_id)), "algorithm": algorithm.option_names()}
+
+
+def _part_of(name: str, fields: Mapping[str, tuple[str, ...]], algorithm: type[BaseAlgorithm]) -> str:
+    """The one part that has a field of this name."""
+    having = [part for part in PARTS if name in fields[part]]
     if len(having) > 1:
         raise InvalidValueError(
             f"{name} is a field of {' and of '.join(having)}: say {' or '.join(f'{part}.{name}' for part in having)}"
         )
     if not having:
-        allowed = {field for fields in known.values() for field in fields}
-        _raise_unknown(name, algorithm, allowed, known["algorithm"])
-    return having[0], name
-
-
-def _raise_unknown(name: str, algorithm: str, allowed: set[str], own: tuple[str, ...]) -> None:
-    try:
-        raise_unknown_name("setting", name, allowed)
-    except InvalidValueError as error:
-        raise InvalidValueError(f"{error}; options of {algorithm}: {', '.join(own)}") from None
+        known = {field: f"{part}.{field}" for part in PARTS for field in fields[part]} | {one: one for one in _OF_RUN}
+        near = difflib.get_close_matches(name[:100], known, n=_SUGGESTED, cutoff=0.5)
+        hint = f": did you mean {near[0]!r}? (nearest: {', '.join(known[one] for one in near)})" if near else ""
+        own = ", ".join(fields["algorithm"])
+        raise InvalidValueError(f"unknown setting {shown(name)}{hint}; options of {algorithm.name}: {own}")
+    return having[0]

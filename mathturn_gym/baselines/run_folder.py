@@ -182,6 +182,8 @@ def _checksum(file: Path) -> str:
 _LOG = logging.getLogger(__name__)
 _NEWEST: Final = "checkpoint"
 _FRESH: Final = ".checkpoint.new"
+_LIMITS: Final = ("budget.episodes", "budget.tokens", "budget.total_tokens")
+"""Limits that a schedule of learning rates follows."""
 _OLDER: Final = re.compile(r"checkpoint-(\d+)")
 _OURS: Final = re.compile(r"\.lock|\..*\.new")
 """What a process that died before it wrote its config leaves behind."""
@@ -193,7 +195,8 @@ class RunFolder:
     Args:
         path: The folder.
         config: Is written there.
-        resume: Go on from the folder's newest checkpoint; its config must be the same.
+        resume: Go on from the folder's newest checkpoint; its config must be the same, but for a larger budget, a limit of
+            CPU seconds, and how often and how much is kept.
         overwrite: Delete an earlier run in this folder. Only a folder with a `config.json` is taken for one.
 
     Raises:
@@ -245,10 +248,18 @@ class RunFolder:
                 self._empty()
             else:
                 raise InvalidValueError(
-                    f"run_dir {str(self.path)!r} holds a run already: resume it, overwrite it, or choose another"
+                    f"run_dir {str(self.path)!r} holds a run already{self._ended()}: resume=True (--resume) goes on with it, with a"
+                    " larger budget also where it is finished (--resume --episodes N); overwrite=True (--overwrite) deletes it;"
+                    " or choose another run_dir (--run-dir)"
                 )
         self._tidy()
         write_json(self._config_file, self._config.to_json())
+
+    def _ended(self) -> str:
+        """How the run in the folder ended, for a message."""
+        file = self.path / "result.json"
+        status = read_object(file).get("status") if file.is_file() else None
+        return f" ({status})" if isinstance(status, str) and status.isidentifier() else ""
 
     def _tidy(self) -> None:
         """Deletes what a process that was killed here has left half-written."""
@@ -391,14 +402,30 @@ class RunFolder:
         if isinstance(every := was.get("save_every"), int):
             self._save_every = max(self._save_every, every)
         free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept"}
-        if self._config.optimization.schedule == "constant":  # a longer run is the same run, only longer
-            free |= {"budget.episodes", "budget.tokens", "budget.total_tokens"}
+        schedule = self._config.optimization.schedule
+        limits = {name for name in _LIMITS if was.get(name) != wanted.get(name)}
+        if schedule == "constant":  # a longer run is the same run, only longer
+            free |= limits
+        elif limits and self._raises_budget(was, wanted):
+            free |= limits
+            _LOG.warning(
+                "the budget of %s is raised, and learning rates follow it (schedule %r): they rise again from here on, so a"
+                " run of this budget from its beginning would differ",
+                self.path,
+                schedule,
+            )
         differ = sorted(
             name for name in wanted.keys() | was.keys() if name not in free and was.get(name) != wanted.get(name)
         )
         if differ:
             shown = ", ".join(f"{name} was {was.get(name)!r}, is {wanted.get(name)!r}" for name in differ)
             raise CheckpointError(f"{str(self.path)!r} cannot be resumed with another config: {shown}")
+
+    @staticmethod
+    def _raises_budget(was: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+        """True where no limit is lower than it was, and none is new."""
+        pairs = [(was.get(name), wanted.get(name)) for name in _LIMITS]
+        return all(now is None or (isinstance(before, int) and now >= before) for before, now in pairs)
 
     def _check_none_was_deleted(self) -> None:
         """A run that has passed its first checkpoint must not begin anew without a word."""

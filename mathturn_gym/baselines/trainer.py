@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mathturn_gym.base.import_paths import is_import_path
+from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.base.model_folders import no_progress_bars
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env, with_advantages
 from mathturn_gym.baselines._optimizer import CompiledLayers, Optimizer
@@ -35,7 +35,7 @@ from mathturn_gym.baselines.batches import (
     corrected,
     episode_of_rows,
     groups_of,
-    rows_with_signal,
+    rows_with_advantage,
     select_episodes,
     uniform_share,
 )
@@ -45,9 +45,10 @@ from mathturn_gym.baselines.settings import Optimization, RunConfig, suited_rate
 from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
 from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
 from mathturn_gym.episodes.packing.selection import micro_batch_rows
-from mathturn_gym.episodes.rollout import collect
+from mathturn_gym.episodes.rollout import check_tokenizer, collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import PolicyConfig, trained_logits, use_row_attention
+from mathturn_gym.policies.config import MODEL_SCHEMES
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
@@ -56,7 +57,10 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 _LOG = logging.getLogger(__name__)
 _MUCH: Final = 3.0
-"""A learning rate that is so many times what suits the model's size is worth a warning."""
+"""Factor over the default learning rate from which on a warning is logged."""
+_MEASURED_SHARE: Final = 4
+_LEAST_MEASURED: Final = 8
+"""One in four of the episodes without advantage is measured, and at least 8."""
 
 
 class Drawn(NamedTuple):
@@ -121,6 +125,7 @@ class Trainer(Session):
         batch = config.optimization.batch_episodes
         # The gold answers are for the episodes that are kept: no policy sees an info.
         self._env: Any = config.env.make("train", batch, policy=self._policy, problems=source, gold_in_info=True)
+        check_tokenizer(self._env, self._policy)  # before a folder is made; a config may name a tokenizer of its own
         self._eval_env = validation_env(config, self._policy)
         budget = config.budget
         if (
@@ -183,7 +188,7 @@ class Trainer(Session):
     # ---- an iteration
 
     def step(self) -> Metrics:
-        """Plays a batch of episodes, learns from them, and returns the iteration's figures.
+        """Plays a batch of episodes, learns from them, and returns the iteration's metrics.
 
         Raises:
             DivergedError: a loss, gradient or weight is no longer finite.
@@ -468,12 +473,12 @@ class Trainer(Session):
         """A figure that every part adds to, over all who have a part of the batch."""
         return value
 
-    def merged(self, outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+    def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
         """Figures of a minibatch from those of its parts, over all who have some.
 
         Args:
             outs: One of each part that was computed here.
-            sizes: Their trained tokens.
+            sizes: The trained tokens that each stands for.
         """
         return merged_figures(outs, sizes)
 
@@ -525,7 +530,12 @@ class Trainer(Session):
     # ---- inside
 
     def _update_policy(self, batch: PackedBatch, rate: float) -> Metrics:
-        """Gradient steps over the batch; the mean of each step's figures. A batch that teaches nothing moves nothing."""
+        """Takes the gradient steps of an iteration, and returns its metrics. A batch without advantages changes nothing.
+
+        `entropy`, `kl`, `ratio_mean`, `clip_fraction` and `approximate_kl` are means over all trained tokens of a minibatch
+        (under the weights of its step; dropped episodes count through a sample, see `_measured`), then over the steps.
+        `ratio_max` is the largest ratio that was computed in any step.
+        """
         with nullcontext() if self._compiled is None else self._compiled.used():
             return self._stepped(batch, rate)
 
@@ -536,15 +546,21 @@ class Trainer(Session):
         figures: list[Metrics] = []
         self.model.train()
         for minibatch in self.minibatches(batch, "minibatches"):
-            outs, parts = [], self.parts(self._that_teaches(minibatch))
-            for part in parts:
+            kept, dropped = self._drop_rows_without_advantage(minibatch)
+            outs: list[Metrics] = []
+            sizes: list[float] = []
+            for part in self.parts(kept):
                 with torch.set_grad_enabled(learned):
                     out = self.loss_of(part, minibatch)
                 if learned:
                     out.loss.backward()  # type: ignore[no-untyped-call]
                 outs.append(out.metrics())
+                sizes.append(part.count("token"))
+            for figures_of_part, size in () if dropped is None else self._measured(dropped, minibatch):
+                outs.append(figures_of_part)
+                sizes.append(size)
             norm = self._optimizer.step(rate) if learned else 0.0
-            figure = self.merged(outs, [part.count("token") for part in parts])
+            figure = self.merged(outs, sizes)
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
@@ -559,18 +575,40 @@ class Trainer(Session):
         at_start = self.reference_logprobs(batch)
         return {"kl": float(kl_divergence(batch.behavior_logprobs[mask], at_start[mask], "k3").mean())}
 
-    def _that_teaches(self, minibatch: PackedBatch) -> PackedBatch:
-        """The rows that have a gradient: of a large model, nobody computes the others'.
+    def _drop_rows_without_advantage(self, minibatch: PackedBatch) -> tuple[PackedBatch, PackedBatch | None]:
+        """Splits a minibatch into the episodes that have a gradient and those that have none (None: nothing is dropped).
 
-        Where the loss has no term for entropy or KL, a row without advantages adds nothing to it. Means stay those of the
-        whole minibatch, whose counts they are divided by.
+        Without a term for entropy or KL, an episode without advantages adds nothing to the loss, and a large model saves
+        its forward and backward pass. The loss is still divided by the counts of the whole minibatch.
         """
         if self.algorithm.entropy_weight or np.any(self.algorithm.kl_weight):
-            return minibatch
-        episodes = np.unique(episode_of_rows(minibatch)[rows_with_signal(minibatch)])
-        if not self.fewest_episodes <= len(episodes) < len(minibatch.facts):
-            return minibatch
-        return select_episodes(minibatch, episodes)
+            return minibatch, None
+        learned = np.unique(episode_of_rows(minibatch)[rows_with_advantage(minibatch)])
+        rest = np.setdiff1d(np.arange(len(minibatch.facts)), learned)
+        if min(len(learned), len(rest)) < self.fewest_episodes:
+            return minibatch, None
+        return select_episodes(minibatch, learned), select_episodes(minibatch, rest)
+
+    def _measured(self, dropped: PackedBatch, minibatch: PackedBatch) -> Iterator[tuple[Metrics, float]]:
+        """Yields the metrics of dropped episodes, and the number of tokens that they stand for, part by part.
+
+        Metrics are means over all tokens of a minibatch, and the dropped episodes are not like the others: a policy that
+        has collapsed gives uniform groups. A quarter of them, at least 8, gets a forward pass without a graph and stands
+        for all of them.
+        """
+        episodes = len(dropped.facts)
+        count = min(episodes, max(_LEAST_MEASURED, self.fewest_episodes, -(-episodes // _MEASURED_SHARE)))
+        # Evenly spaced: members of a group follow each other, so that every group has its share.
+        sample = select_episodes(dropped, np.arange(count) * episodes // count)
+        scale = dropped.count("token") / max(1, sample.count("token"))
+        for part in self.parts(sample):
+            with torch.no_grad():
+                found = self.loss_of(part, minibatch).metrics()
+            # Without advantages the loss is 0; entropy is a share of the whole minibatch's mean.
+            yield (
+                {**found, "loss": 0.0, "policy": 0.0, "entropy": found["entropy"] * scale},
+                part.count("token") * scale,
+            )
 
     def loss_of(self, part: PackedBatch, minibatch: PackedBatch) -> PolicyLoss:
         """The algorithm's loss of a part of a minibatch, with the terms for entropy and KL."""
@@ -610,9 +648,9 @@ def policy_to_load(config: RunConfig) -> PolicyConfig:
     if name == "random" or name.startswith(("http://", "https://", "vllm:")):
         raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
     changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
-    if config.policy.dtype is None and (Path(name).exists() or not is_import_path(name)):
+    if config.policy.dtype is None and (Path(name).exists() or not names_code(name, MODEL_SCHEMES)):
         changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
-    if Path(name).exists() or not is_import_path(name):
+    if Path(name).exists() or not names_code(name, MODEL_SCHEMES):
         changes["options"] = {"support": True, **config.policy.options}
     return dataclasses.replace(config.policy, **changes)
 
@@ -698,7 +736,7 @@ def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
         yield model
 
 
-def merged_figures(outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+def merged_figures(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
     """Figures of a minibatch from its parts': losses are shares of a whole already, the rest are means over tokens."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}

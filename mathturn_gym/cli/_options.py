@@ -1,27 +1,30 @@
-"""Options of every command that has an environment, declared once: the keywords of `EnvConfig`.
+"""Options that several commands share: those of the environment, of the engine, and how `--help` groups them.
 
     @with_env_options
+    @grouped({"Budget": ("tokens", "episodes")})
     def command(env: EnvOptions, ...) -> None:
         config = env.config(EnvConfig(problems="lins"))
 
-The command has `--problems`, `--num-turns`, `--feedback` and all others in place of `env`; what the user gave of them is in
-it, and nothing else, so that a run's or a task's own values hold for the rest.
+The command has `--problems`, `--num-turns`, `--feedback` and the other keywords of `EnvConfig` in place of `env`. `env`
+holds only what the user gave, so that a run's or a task's own values hold for the rest.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
 import typer
 
 from mathturn_gym.base.files import parse_json
-from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.config import EnvConfig, env_keywords
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
 if TYPE_CHECKING:
@@ -29,11 +32,16 @@ if TYPE_CHECKING:
     from mathturn_gym.neighbors.engines.ray_settings import RaySettings
     from mathturn_gym.problems import ProblemSource
 
-PROBLEMS_HELP: Final = (
-    "A name (lins:test, add2, guess8), a family (quadratic@2:test), a mixture (3*linear@1+primes), a curriculum"
-    " (curriculum:integers,linear@1-3), a file (.jsonl, .json, .csv, .parquet), a folder of save_to_disk, or"
-    " hf:NAME:CONFIG:SPLIT."
+PROBLEMS_HELP: Final = env_keywords()["problems"].text
+
+TASKS: Final = ", ".join(
+    sorted(
+        one.name.removesuffix(".toml")
+        for one in (files("mathturn_gym") / "baselines" / "tasks").iterdir()
+        if one.name.endswith(".toml")
+    )
 )
+"""The package's tasks, for help texts: read off their folder, so that `--help` does not load what trains on them."""
 
 ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
 QuestionColumn = Annotated[
@@ -86,43 +94,52 @@ def fields_of(question_column: str | None, answer_column: str | None) -> dict[st
     return {"prompt": question_column, "gold": answer_column}
 
 
-# ---- options of every command that has an environment, declared once: the keywords of `EnvConfig`
+# ---- environment
 
-
-_CALLABLE: Final = "or my_module:name of your own"
-
-OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
-    "id": (str, "Environment id.", ("--env",)),
-    "problems": (str, PROBLEMS_HELP, ("--problems", "--data")),
-    "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
-    "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
-    "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
-    "tokenizer": (str, "Folder or hub name; by default the policy's own.", ()),
-    "dialogue": (str, "my_module:name of a dialogue of your own.", ()),
-    "num_turns": (int, "Turns of an episode.", ()),
-    "max_completion_tokens": (int, "The most tokens of one answer.", ()),
-    "max_context_tokens": (int, "Budget for the whole context, in tokens.", ()),
-    "max_episode_tokens": (int, "Budget of sampled tokens for all turns of an episode.", ()),
-    "max_episode_seconds": (float, "Budget of wall-clock time for an episode.", ()),
-    "stop_on_success": (bool, "End an episode at its first right answer.", ()),
-    "feedback": (str, f"Feedback mode, {_CALLABLE}.", ()),
-    "verifier": (str, f"Where answers are looked for: boxed, marked or lenient; {_CALLABLE}.", ()),
-    "reward_scaling": (float, "What rewards are multiplied with.", ()),
-    "reward_bias": (float, "What is taken off rewards.", ()),
-    "reward_terms": (
-        list[str],
-        "NAME=WEIGHT of a term added to the reward, or NAME=my_module:name of your own; repeatable.",
-        ("--reward-term",),
-    ),
-    "system_prompt": (str, "Text of a system message.", ()),
-    "prompt_template": (str, "What the first message says, with {problem} where the problem's text goes.", ()),
-    "chat_template_kwargs": (str, """Variables of the chat template as JSON: '{"enable_thinking": false}'.""", ()),
-    "history": (str, "What later turns see of earlier ones: keep, strip-thinking or template.", ()),
-}
-"""Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
 
 NOT_OFFERED: Final = ("render_mode", "gold_in_info")
 """Keywords that a command decides itself."""
+
+_SPELLINGS: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
+    "problems": (str, ("--problems", "--data")),
+    "reward_terms": (list[str], ("--reward-term",)),
+}
+"""Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type."""
+
+OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
+    "id": (str, "Environment id.", ("--env",)),
+    **{
+        name: (kind, keyword.text, spellings)
+        for name, keyword in env_keywords().items()
+        for kind, spellings in [_SPELLINGS.get(name, (keyword.kind, ()))]
+        if name not in NOT_OFFERED
+    },
+    "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
+    "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
+    "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
+}
+"""Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
+
+PANELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Problems": ("id", "problems", "question_column", "answer_column", "skip_bad_rows"),
+    "Turns": ("num_turns", "stop_on_success"),
+    "Prompt, feedback and verdicts": (
+        "feedback",
+        "verifier",
+        "reward_terms",
+        "system_prompt",
+        "prompt_template",
+        "history",
+    ),
+}
+"""Under which title `--help` shows an option; all others are under "Environment"."""
+RARE: Final = ("tokenizer", "dialogue", "max_episode_seconds", "reward_scaling", "reward_bias", "chat_template_kwargs")
+"""Options that work as all others do, and that `--help` leaves to `--env-set`."""
+
+_ENV_SET_HELP: Final = (
+    "FIELD=VALUE of any keyword of the environment, e.g. reward_bias=0.5, tokenizer=FOLDER; the rarer ones are "
+    f"{', '.join(RARE)}; repeatable."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +174,7 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     options = [_parameter(name, *OPTIONS[name]) for name in OPTIONS]
+    options.append(_parameter("env_set", list[str], _ENV_SET_HELP, ("--env-set",)))
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         own = parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -165,7 +183,7 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
         given = {name: arguments.pop(name) for name in OPTIONS}
-        command(env=EnvOptions(_keywords(given)), **arguments)
+        command(env=EnvOptions({**_keywords(given), **_set(arguments.pop("env_set"))}), **arguments)
 
     run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -173,7 +191,8 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, kind: Any, help_text: str, spellings: tuple[str, ...]) -> inspect.Parameter:
-    option = typer.Option(*spellings, help=help_text, rich_help_panel="Environment")
+    panel = next((title for title, names in PANELS.items() if name in names), "Environment")
+    option = typer.Option(*spellings, help=help_text, rich_help_panel=panel, hidden=name in RARE)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
@@ -190,6 +209,12 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
     if "chat_template_kwargs" in given:
         given["chat_template_kwargs"] = _json_object("--chat-template-kwargs", given["chat_template_kwargs"])
     return given
+
+
+def _set(texts: Sequence[str] | None) -> dict[str, Any]:
+    from mathturn_gym.baselines.overrides import parse_settings
+
+    return parse_settings(texts or [], "--env-set")
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
@@ -213,7 +238,33 @@ def _term(text: str) -> tuple[str, Any]:
         return name, value
 
 
-# ---- `--engine`: who plays and computes; the same options for training and evaluation
+# ---- groups
+
+
+def grouped(panels: Mapping[str, Sequence[str]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Shows options of a command under titles of their own in its `--help`; the others stay under "Options".
+
+    A table has one width for all its names. Panels keep one long name from cutting the others off at 80 columns.
+
+    Args:
+        panels: Names of parameters, by title.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        for title, names in panels.items():
+            for name in names:
+                kind, option = get_args(hints[name])[:2]
+                option = copy.copy(option)  # an alias such as ENGINE belongs to several commands
+                option.rich_help_panel = title
+                hints[name] = Annotated[kind, option]
+        command.__annotations__ = hints
+        return command
+
+    return decorate
+
+
+# ---- engine: what plays and computes; the same options for training and evaluation
 
 
 ENGINE: TypeAlias = Annotated[

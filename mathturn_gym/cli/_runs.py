@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mathturn_gym.base.import_paths import is_import_path
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError
 
@@ -73,6 +72,20 @@ class Start:
             raise InvalidValueError(f"{self.name!r} is a run of a classic algorithm: it plays with --engine local")
         return replace(self.policy, **{name: value for name, value in changes.items() if value is not None})
 
+    def sampling(self, **changes: Any) -> dict[str, Any]:
+        """How the policy samples, as an evaluation records it: what is used, not what was left out.
+
+        Args:
+            **changes: See `load`.
+        """
+        from mathturn_gym.wrappers.loading import resolved_config
+
+        names = ("temperature", "top_p", "top_k", "min_p", "grammar", "dtype")
+        if self.classic:
+            return {name: getattr(self.policy, name) for name in names}
+        config = resolved_config(self.config(**changes))
+        return {name: getattr(config, name) for name in names}
+
     def fingerprint(self) -> str | None:
         """A text that changes when the weights do; None where there is no folder with weights."""
         from mathturn_gym.baselines.run_folder import fingerprint
@@ -108,14 +121,16 @@ def start_of(
         InvalidValueError: no such task.
         CheckpointError: a run whose config cannot be read, or names code.
     """
+    from mathturn_gym.base.import_paths import names_code
     from mathturn_gym.policies import PolicyConfig
+    from mathturn_gym.policies.config import MODEL_SCHEMES
 
     if task is not None:
         from mathturn_gym.baselines.tasks import load_task
 
         found = load_task(task)
-        own = found.policy if policy is None else PolicyConfig(policy)
-        if own.model != "random" and not is_import_path(own.model):  # those sample as they will
+        own = found.policy if policy is None else _named(policy, given)
+        if own.model != "random" and not names_code(own.model, MODEL_SCHEMES):  # those sample as they will
             # How a task samples is part of it: a run's own temperature is not what others were measured at.
             own = dataclasses.replace(own, **found.sampling)
         return Start(policy or f"task {task}", own, found.env, samples=found.samples)
@@ -127,7 +142,15 @@ def start_of(
         config = read_config(name, own_code=own_code, allowed=code_of(given))
         return Start(name, PolicyConfig(name), config.env, classic=config.algorithm.kind == "classic")
     env = EnvConfig(problems="lins", num_turns=4, max_completion_tokens=max_completion_tokens)
-    return Start(name, PolicyConfig(name), env)
+    return Start(name, _named(name, given), env)
+
+
+def _named(name: str, given: Mapping[str, Any]) -> PolicyConfig:
+    """The policy behind a name. A server sends ids, so the tokenizer of the environment is the policy's as well."""
+    from mathturn_gym.policies import PolicyConfig
+
+    served = name.startswith(("http://", "https://"))
+    return PolicyConfig(name, tokenizer=given.get("tokenizer") if served else None)
 
 
 def check_counts(**counts: int | None) -> None:
@@ -161,7 +184,7 @@ def problems_of(config: EnvConfig, split: str | None, *, named: bool) -> Problem
     return own if own.split is not None or isinstance(own, FiniteSource) else own.part("test")
 
 
-def command_line(*words: str | Path) -> str:
+def command_line(*words: str | int | Path) -> str:
     """A command as it can be typed: `mathturn eval --policy 'my run'`.
 
     >>> command_line("eval", "--policy", "my run")

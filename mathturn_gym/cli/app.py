@@ -9,6 +9,8 @@ import errno
 import io
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -37,6 +39,23 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(version("mathturn-gym"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
 app.command()(demo)
 app.command()(train)
 app.command()(compare)

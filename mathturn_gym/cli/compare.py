@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
-from mathturn_gym.cli._options import EnvOptions, with_env_options
+from mathturn_gym.cli._options import TASKS, EnvOptions, grouped, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 
 @with_env_options
+@grouped(
+    {
+        "Budget of each run": ("tokens", "total_tokens", "cpu_seconds"),
+        "Report": ("figure", "against", "report"),
+    }
+)
 def compare(
     env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
@@ -30,7 +36,8 @@ def compare(
         typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own."),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks, as add1,lins,guess8 (also mul2, mixed), or their files.")
+        str | None,
+        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[
@@ -61,8 +68,9 @@ def compare(
     ] = "acc@K",
     against: Annotated[
         str | None,
-        typer.Option(help="A row that the others are held against, seed by seed: differences with their intervals."),
+        typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default."),
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print every table, not only the verdict.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs, and what they may cost.")] = False,
 ) -> None:
     r"""Train several algorithms on several tasks with several seeds, and compare them with intervals.
@@ -70,9 +78,8 @@ def compare(
     (`mathturn compare-eval` is something else: a paired test between two evaluations that exist already.)
 
     Every run gets the same budgets (environment tokens, all tokens, CPU seconds), and a process of its own. The report
-    says how good each algorithm is at an equal amount of each, and at its end on the test split: interquartile
-    means with 95 % intervals over seeds, learning curves, performance profiles, probabilities of improvement.
-    Runs that failed, diverged or are missing are in it, and marked.
+    begins with the verdict: which row is ahead of which, by how much, seed by seed. Learning curves follow; tables at equal
+    budgets, performance profiles and the rest are folded. Runs that failed, diverged or are missing are in it, and marked.
 
     The exit code is 1 where a run failed. Ctrl-C loses nothing that is finished; the same command, or `--out DIR` alone, goes on. More algorithms, tasks or
     seeds can be added to a folder at any time.
@@ -92,7 +99,8 @@ def compare(
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
         _refuse_with_report(config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
-        _show(console, make_report(report, figure=figure, algorithms=rows, tasks=columns, against=against))
+        made = make_report(report, figure=figure, algorithms=rows, tasks=columns, against=against)
+        _show(console, made, full=full)
         return
     changes = {
         "algorithms": rows,
@@ -123,7 +131,7 @@ def compare(
         )
         return
     if matrix is not None:
-        open_matrix(matrix, command=shlex.join(["mathturn", *sys.argv[1:]]))
+        open_matrix(matrix, command=shlex.join(["mathturn", *sys.argv[1:]]), against=against)
     if not _run(console, folder, _jobs(matrix, folder, jobs)):
         done = _count_done(folder)
         console.print(
@@ -135,7 +143,7 @@ def compare(
         )
         raise typer.Exit(130)
     made = make_report(folder, figure=figure, against=against)
-    _show(console, made)
+    _show(console, made, full=full)
     if any(one.status == "failed" for one in made.results.outcomes):
         raise typer.Exit(1)
 
@@ -150,22 +158,31 @@ def _run(console: Console, folder: Path, jobs: int) -> bool:
         return run_matrix(folder, jobs=jobs, observer=display, interrupted=interrupted)
 
 
-def _show(console: Console, report: Report) -> None:
-    """The tables but for the longest, and where the rest is."""
+def _show(console: Console, report: Report, *, full: bool) -> None:
+    """The verdict with its table, or every table but the longest, and where the rest is."""
     from mathturn_gym.compare import CellFolder
-    from mathturn_gym.compare.summary import as_rich
+    from mathturn_gym.compare.verdict import brief_table
+    from mathturn_gym.show.tables import as_rich
 
-    for table in report.tables:
+    sentences = report.verdict if full else report.brief
+    for place, sentence in enumerate(sentences):
+        console.print(sentence, style="bold" if not place else "", markup=False, highlight=False)
+    if report.differences is not None:
+        shown = report.differences if full else brief_table(report.differences, console.width)
+        console.print(as_rich(shown, console.width))
+    for table in report.tables if full else ():
         console.print(as_rich(table, console.width))
-    for one in report.results.outcomes:
-        if one.status in ("failed", "diverged"):
-            log = CellFolder(report.out, one.cell).log
-            console.print(
-                visible(f"{one.status}: {one.cell}: {one.message} (log: {log})"),
-                style="red",
-                markup=False,
-                soft_wrap=True,
-            )
+    wrong = [one for one in report.results.outcomes if one.status == "failed" or (full and one.status == "diverged")]
+    for one in wrong if full else wrong[:2]:
+        log = CellFolder(report.out, one.cell).log
+        console.print(
+            visible(f"{one.status}: {one.cell}: {one.message} (log: {log})"),
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
+    if not full:
+        console.print("all tables and failures: --full, or the page", style="dim")
     console.print(f"page: {report.out / 'report.html'}", markup=False, soft_wrap=True)
     console.print(
         f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}", markup=False, soft_wrap=True

@@ -25,20 +25,18 @@ def compare_eval(
         list[str] | None, typer.Option("--figure", help="Only these figures (acc@1, pass@4, …); several times.")
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    permutations: Annotated[int, typer.Option(help="Random swaps of the test.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Decides them.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the result as JSON to this file.")] = None,
 ) -> None:
     """Compare two evaluations, problem by problem.
 
-    Differences are b minus a, over the problems that both were tried on, with an interval paired by problem and the p-value
-    of a paired permutation test. Examples: `mathturn compare-eval runs/eval-before runs/eval-after`, `mathturn
+    Differences are b minus a, over the problems that both were tried on, with an interval and a p-value that are paired by
+    problem. Examples: `mathturn compare-eval runs/eval-before runs/eval-after`, `mathturn
     compare-eval a.jsonl b.jsonl --figure acc@1 --figure acc@4`.
     """
     from mathturn_gym.episodes.metrics import compare
 
-    found = compare(_episodes("a", a), _episodes("b", b), confidence=confidence, permutations=permutations, seed=seed)
+    found = compare(_episodes("a", a), _episodes("b", b), confidence=confidence)
     chosen = _chosen(found, figures or [])
     result = {"a": str(a), "b": str(b), **found.to_dict()}
     result["figures"] = {name: result["figures"][name] for name in chosen}
@@ -78,7 +76,7 @@ def _chosen(found: Comparison, figures: list[str]) -> list[str]:
 
 
 def _difference(found: Estimate) -> str:
-    """The difference with its interval, stressed where the interval leaves out 0."""
+    """The difference with its interval, bold where the interval excludes 0."""
     if found.low is None or found.high is None:
         return f"{found.value:+.3f}"
     shown = f"{found.value:+.3f} \\[{found.low:+.3f}, {found.high:+.3f}]"
@@ -94,7 +92,7 @@ def _table(found: Comparison, names: list[str], a: str, b: str) -> Table:
     table = Table(
         title=plain_text(title, "bold"),  # type: ignore[arg-type]  # a text is one, whatever paths are called
         title_justify="left",
-        caption="p: paired permutation test, not corrected for the number of figures",
+        caption="p: paired by problem, not corrected for the number of metrics",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -104,6 +102,10 @@ def _table(found: Comparison, names: list[str], a: str, b: str) -> Table:
     for name in names:
         figure = found.figures[name]
         table.add_row(
-            name, f"{figure.a:.3f}", f"{figure.b:.3f}", _difference(figure.difference), f"{figure.p_value:.4f}"
+            name,
+            f"{figure.a:.3f}",
+            f"{figure.b:.3f}",
+            _difference(figure.difference),
+            "–" if figure.p_value is None else f"{figure.p_value:.4f}",
         )
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,15 @@ from rich.console import Console
 from mathturn_gym.base.files import locked, storage_errors, tidy, write_json
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
-from mathturn_gym.cli._options import ENGINE, ENGINE_SETTINGS, EnvOptions, ray_settings, with_env_options
+from mathturn_gym.cli._options import (
+    ENGINE,
+    ENGINE_SETTINGS,
+    TASKS,
+    EnvOptions,
+    grouped,
+    ray_settings,
+    with_env_options,
+)
 from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, problems_of, start_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import POLICY_NAMES
@@ -32,15 +41,19 @@ _PROBLEMS: Final = 512
 
 
 @with_env_options
+@grouped(
+    {
+        "Sampling and device": ("temperature", "grammar", "device", "dtype", "num_envs"),
+        "A folder with an evaluation in it": ("resume", "overwrite", "own_code"),
+        "Engine": ("engine", "engine_settings"),
+    }
+)
 def evaluate(
     env: EnvOptions,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_NAMES}. By default the task's, else builtin.")] = None,
     task: Annotated[
         str | None,
-        typer.Option(
-            help="gsm8k, math500, aime24, aime25, amc23, olympiadbench, families, lins …, or a TOML file: problems,"
-            " prompt, budgets, sampling and policy of a task."
-        ),
+        typer.Option(help=f"{TASKS}, or a TOML file: problems, prompt, budgets, sampling and policy of a task."),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, validation, test or all; test by default, and all of a file.")
@@ -97,7 +110,7 @@ def evaluate(
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
         "weights": start.fingerprint(),
-        **{name: getattr(start.policy, name) if value is None else value for name, value in sampling.items()},
+        **start.sampling(**sampling),
         "env": config.to_json(),
         "split": source.split,
         "episodes": total,
@@ -112,6 +125,8 @@ def evaluate(
             playing = _on_ray(config, policy_config, workers, problems, total, options)
         else:
             player = start.load(device=device, seed=seed, **sampling)
+            used = getattr(player, "sampling", None)
+            folder.sampled_with = {} if used is None else dataclasses.asdict(used)
             playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
         with playing as play:
             done = play_and_keep(play, total, folder.episodes_path, console=console)
@@ -223,6 +238,7 @@ class _Folder:
     def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
         self.path = path
         self.episodes_path = path / "episodes.jsonl"
+        self.sampled_with: dict[str, Any] = {}
         settings_path = path / "settings.json"
         if path.exists() and not path.is_dir():
             raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
@@ -265,7 +281,12 @@ class _Folder:
             before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
         except CheckpointError as error:
             raise CheckpointError(f"{error}; --overwrite begins anew") from error
-        changed = [name for name in (*now, *before) if name != "episodes" and before.get(name) != now.get(name)]
+        # `sampled_with` follows from the other settings, and is written at the end.
+        changed = [
+            name
+            for name in (*now, *before)
+            if name != "episodes" and not name.startswith("sampled_with") and before.get(name) != now.get(name)
+        ]
         if changed:
             raise InvalidValueError(
                 f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {now.get(changed[0])!r};"
@@ -286,6 +307,9 @@ def _report(
     from mathturn_gym.episodes.metrics import read_leniently, summarize
     from mathturn_gym.show.view import write_report
 
+    # What was sampled with, also where the command left it to the policy ("temperature": null).
+    settings = {**settings, "sampled_with": folder.sampled_with} if folder.sampled_with else settings
+    write_json(folder.path / "settings.json", settings)
     report = summarize(episodes)
     again = read_leniently(episodes) if looks_for_marks(config) else None
     lenient = {} if again is None else _accuracies(summarize(again, by=()))

@@ -105,8 +105,8 @@ def ids_lines(state: EpisodeState, texts: TokenTexts) -> Iterator[str]:
     parts = [("prompt", 0, [*starts, len(state.ids)][0])]
     for number, turn in enumerate(state.turns, 1):
         following = [*starts, len(state.ids)][number]
-        parts.append((f"turn {number}", turn.start, turn.feedback_start))
-        parts.append((f"feedback {number}", turn.feedback_start, following))
+        parts.append((f"turn {number}", turn.start, turn.end))
+        parts.append((f"feedback {number}", turn.end, following))
     for name, start, end in parts:
         if end > start:
             shown = " ".join(_id_text(token, texts) for token in state.ids[start:end].tolist())

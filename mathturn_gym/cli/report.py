@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mathturn_gym.base.text import visible
-from mathturn_gym.episodes.metrics import MEANING, Estimate, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from mathturn_gym.episodes.metrics import Estimate, Report
 
 
 _MOST_PARTS: Final = 40
@@ -119,6 +120,8 @@ def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title:
 
 def _meaning(name: str) -> str:
     """`acc@k: …`: what a figure is; `acc@3` is explained as `acc@k`."""
+    from mathturn_gym.episodes.metrics import MEANING
+
     stem, at, _ = name.partition("@")
     known = f"{stem}@k" if at else name
     return f"{known}: {MEANING[known]}"

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
+from mathturn_gym.cli._options import grouped
 
+
+@grouped(
+    {
+        "Address": ("host", "port", "log_level"),
+        "Access": ("api_key_file", "no_key", "allowed_host", "allowed_origin", "trusted_proxies"),
+        "Limits": ("max_sessions", "sessions_per_client", "session_timeout", "max_message_bytes"),
+    }
+)
 def serve(
     env_id: Annotated[str, typer.Option("--env", help="Environment id.")] = "MathMultiTurn-v0",
     problems: Annotated[str, typer.Option(help="Built-in name or a file of problems.")] = "lins",

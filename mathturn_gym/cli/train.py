@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,9 @@ from mathturn_gym.base.terminal import terminal
 from mathturn_gym.cli._options import (
     ENGINE,
     ENGINE_SETTINGS,
+    TASKS,
     EnvOptions,
+    grouped,
     speaks_for_nobody,
     training_engine,
     with_env_options,
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
 
 
 @with_env_options
+@grouped(
+    {
+        "Budget, in place of the task's": ("tokens", "total_tokens", "episodes", "cpu_seconds"),
+        "A folder with a run in it": ("resume", "overwrite", "own_code"),
+        "Engine": ("engine", "engine_settings"),
+    }
+)
 def train(
     env: EnvOptions,
     task: Annotated[
         str,
-        typer.Argument(
-            help="add1, lins, guess8, mul2, mixed, smol-add1, smol-add2, smol-lins, gsm8k, or the TOML file of a task of your own."
-        ),
+        typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own."),
     ] = "lins",
     algorithm: Annotated[
         str | None,
@@ -57,7 +65,10 @@ def train(
     keep: Annotated[int | None, typer.Option(help="Checkpoints that are kept; 2 by default.")] = None,
     engine: ENGINE = "local",
     engine_settings: ENGINE_SETTINGS = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, as it began.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in the folder, as it began; a larger budget may be given."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run in the folder.")] = False,
     own_code: OwnCode = False,
 ) -> None:
@@ -72,7 +83,7 @@ def train(
     them.
     """
     from mathturn_gym.baselines.overrides import parse_settings
-    from mathturn_gym.baselines.run_folder import code_named_in, read_config
+    from mathturn_gym.baselines.run_folder import code_named_in, read_config, read_metrics
 
     console = terminal(quiet=speaks_for_nobody(engine))
     limits = {"tokens": tokens, "total_tokens": total_tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
@@ -82,11 +93,12 @@ def train(
     changes = {**given, **env.settings(), **parse_settings(settings or [])}
     folder = run_dir or _folder(task, algorithm)
     if resume:
-        _refuse_changes({**changes, **budget, **({} if algorithm is None else {"algorithm": algorithm})})
-        config = read_config(folder, own_code=own_code)
+        _refuse_changes({**changes, **({} if algorithm is None else {"algorithm": algorithm})})
+        config = _with_budget(read_config(folder, own_code=own_code), budget)
     else:
         config = _config(task, algorithm, changes, budget)
     chosen = training_engine(engine, engine_settings)
+    lines = len(read_metrics(folder)) if resume and (folder / "metrics.jsonl").exists() else -1
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
     own = ["--own-code"] if code_named_in(folder) else []
     if result.interrupted:
@@ -97,6 +109,14 @@ def train(
         raise typer.Exit(130)
     if result.status != "finished":
         console.print(plain_text(f"{result.status}: {result.message}", "yellow"))
+    if len(result.history) == lines:
+        more = command_line("train", "--run-dir", folder, "--resume", "--episodes", 2 * result.episodes, *own)
+        console.print(
+            f"nothing new: this run had used its budget up ({result.episodes:,} episodes, {result.tokens:,} tokens);"
+            f" to train on: {more}",
+            markup=False,
+            soft_wrap=True,
+        )
     if result.test is not None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
         played = f"{result.test['episodes']:,} episodes of {result.test['problems']:,} different problems"
@@ -118,11 +138,21 @@ def _config(task: str, algorithm: str | None, changes: dict[str, Any], budget: d
 
 
 def _refuse_changes(changes: dict[str, Any]) -> None:
-    """Raises `InvalidValueError` where other settings were asked for: a run goes on as it began."""
+    """Raises `InvalidValueError` for settings that cannot be changed when a run is resumed."""
     if changes:
         raise InvalidValueError(
             f"--resume goes on with the run's own config: leave out {', '.join(changes)}, or begin another run"
+            " (a larger budget can be given: --episodes, --tokens, --total-tokens, --cpu-seconds)"
         )
+
+
+def _with_budget(config: RunConfig, limits: dict[str, Any]) -> RunConfig:
+    """A run's config with the limits that were given in place of its own."""
+    if not limits:
+        return config
+    from mathturn_gym.baselines.settings import Budget
+
+    return dataclasses.replace(config, budget=Budget(**limits))
 
 
 def run_training(

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from mathturn_gym.base.files import parse_json, storage_errors, write_atomically
 from mathturn_gym.base.terminal import terminal
+from mathturn_gym.cli._options import grouped
 from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers, verdicts_of
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
@@ -29,6 +30,22 @@ if TYPE_CHECKING:
 _CHUNK = 256
 
 
+@grouped(
+    {
+        "One answer": ("gold", "kind", "as_json"),
+        "A file of answers, or of episodes": ("file", "against", "show_changed", "out"),
+        "Audit: verifiers on labeled cases": ("audit", "verifier", "cases", "limit", "show_wrong"),
+        "The verifier": ("form", "extract", "rel_tol", "decimals", "timeout", "memory_mb", "workers"),
+        "Judge: who is asked where the verifier cannot decide": (
+            "judge",
+            "judge_model",
+            "judge_key_env",
+            "judge_budget",
+            "judge_cache",
+            "judge_against",
+        ),
+    }
+)
 def verify(
     response: Annotated[str | None, typer.Argument(help="What the model wrote.")] = None,
     gold: Annotated[list[str] | None, typer.Option(help="An accepted answer; may be given several times.")] = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,6 +19,8 @@ from mathturn_gym.base.text import visible
 from mathturn_gym.compare.cells import Outcome
 from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.compare.runner import Observer
+
+_MOST_LINES: Final = 10
 
 
 class CompareDisplay(Observer):
@@ -58,14 +60,18 @@ class CompareDisplay(Observer):
         self._console.print(", ".join(filter(None, parts)))
 
     def tick(self, running: Sequence[tuple[Cell, Mapping[str, Any]]]) -> None:
-        """Draws anew."""
+        """Updates the live part."""
         if self._console.is_terminal:
             self._live.update(self._picture(running))
 
     def finished(self, outcome: Outcome) -> None:
-        """Prints a line that stays."""
+        """Prints a line that stays: of every run where there are few, else of those that went wrong and every tenth part."""
         self._done += outcome.done
         self._failed += outcome.status == "failed"
+        ended, part = self._done + self._failed, -(-self._total // _MOST_LINES)
+        plain = outcome.status in ("finished", "stopped_early")
+        if plain and self._total > _MOST_LINES and ended % part and ended < self._total:
+            return
         sign, style = {
             "finished": ("done", "green"),
             "stopped_early": ("done", "green"),

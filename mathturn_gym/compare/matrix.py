@@ -6,7 +6,7 @@
     tokens = 200_000                                    # a run ends at the first of its two budgets
     cpu_seconds = 120
     jobs = 2                                            # runs at a time
-    against = "grpo"                                    # the row that the others are held against, seed by seed
+    against = "grpo"                                    # the row that is subtracted from the others, seed by seed
     out = "runs/compare"
 
     [settings]                                          # of every run: FIELD, or PART.FIELD
@@ -44,7 +44,7 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 _BUDGETS: Final = ("tokens", "total_tokens", "cpu_seconds")
 _KEYS: Final = ("algorithms", "tasks", "seeds", *_BUDGETS, "jobs", "out", "against", "settings", "task", "algorithm")
 _MOST_SEEDS: Final = 10_000
-"""More runs than anybody has done of one algorithm on one task: a mistyped number shall not fill the memory with cells."""
+"""Upper limit on seeds, so that a typo does not allocate millions of cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Matrix:
             needed; a run ends at the first, and the report compares at equal amounts of each.
         jobs: Runs at a time; no more than the machine has cores are started.
         out: The folder to write.
-        against: The row that the report holds the others against, paired by seed; None for no such table.
+        against: The row that the report subtracts from the others, paired by seed; None for the best row.
         settings: Of every run.
         task: By task: "tokens", "total_tokens", "cpu_seconds", "settings".
         algorithm: By label: "run" (the algorithm's name, the label by default), "settings", and "task" (by task:
@@ -276,14 +276,14 @@ def _matrix(data: dict[str, Any], changes: Mapping[str, Any]) -> Matrix:
 
 
 def _without(tables: object, left_out: set[str]) -> object:
-    """Tables by name but for those that are left out; what are no tables is told by the checks."""
+    """Returns tables by name without those that are left out. Anything but tables is refused by the checks."""
     if not isinstance(tables, Mapping):
         return tables
     return {name: table for name, table in tables.items() if name not in left_out}
 
 
 def _listed(names: object) -> list[str]:
-    """What a file lists, as far as it is a list of texts; what is not is told by the checks."""
+    """Returns a file's list as far as it is a list of texts. Anything else is refused by the checks."""
     return [one for one in names if isinstance(one, str)] if isinstance(names, (list, tuple)) else []
 
 
@@ -316,7 +316,7 @@ def _check_budgets(prefix: str, data: Mapping[str, Any]) -> None:
 
 
 def _check_settings(name: str, value: object) -> Mapping[str, Any]:
-    """Settings are kept as JSON, so that a run is told again what it was told first."""
+    """Checks that settings survive JSON, in which they are kept: a resumed run gets the same settings."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidValueError(f"{name} must be a table of FIELD = VALUE, got {value!r}")
     try:

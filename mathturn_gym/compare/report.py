@@ -1,117 +1,66 @@
-"""Writes what a comparison has shown: tables, pictures, raw numbers, one page.
+"""Writes what a comparison has shown: a verdict, tables, charts and raw numbers.
 
 OUT/report.html      everything, in one file
-OUT/report.md        the tables
+OUT/report.md        the verdict and the tables
 OUT/results.csv      one line per run
-OUT/results.json     every run with its curve, and every figure of the tables
-OUT/*.png            the pictures
+OUT/results.json     every run with its curve, and every number of the tables
+OUT/*.svg            the charts
 """
 
 from __future__ import annotations
 
-import base64
 import csv
-import logging
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mathturn_gym.base.files import write_atomically, write_json
-from mathturn_gym.base.text import html_text
 from mathturn_gym.baselines.run_folder import read_object
 from mathturn_gym.compare.cells import CellFolder, Outcome
+from mathturn_gym.compare.charts import aggregate_chart, curve_charts, difference_charts, profile_chart
 from mathturn_gym.compare.results import LAST, Results, used_of
 from mathturn_gym.compare.runner import read_cells, read_scales
 from mathturn_gym.compare.statistics import AGGREGATES, aggregate, difference, improvement, shared
 from mathturn_gym.compare.summary import (
-    Table,
+    FEW_SEEDS,
     aggregate_table,
-    as_html,
-    as_markdown,
     cell_table,
-    difference_table,
+    center,
     improvement_table,
     seed_table,
     task_table,
 )
-from mathturn_gym.errors import MissingDependencyError, raise_unknown_name
-from mathturn_gym.show.pages import render_report
+from mathturn_gym.compare.verdict import ALL_TASKS, Differences, difference_table, paired_differences, verdict
+from mathturn_gym.errors import raise_unknown_name
+from mathturn_gym.show.charts import standalone
+from mathturn_gym.show.pages import Chart, Section, write_report_page
+from mathturn_gym.show.tables import Table, as_markdown
 
-Section = tuple[str, str, Sequence[Table], Sequence[tuple[str, str]]]
-"""Heading, introduction, tables, and pictures as (file name, caption)."""
-
-
-def write_page(
-    path: Path,
-    *,
-    title: str,
-    command: str,
-    counts: Mapping[str, int],
-    sections: Sequence[Section],
-    facts: Mapping[str, str],
-) -> None:
-    """Writes the page; pictures are taken from its folder into it.
-
-    Args:
-        path: File to write.
-        title: Its heading.
-        command: What was typed; empty where nothing was.
-        counts: Number of runs by status.
-        sections: In order.
-        facts: Versions and the like, at the end.
-    """
-    plain = ("finished", "stopped_early")
-    pills = "".join(
-        f'<span class="{"" if status in plain else "bad"}">{number} {html_text(status.replace("_", " "))}</span>'
-        for status, number in counts.items()
-    )
-    links = "".join(f'<a href="#s{i}">{html_text(section[0])}</a>' for i, section in enumerate(sections))
-    parts = [_section(i, section, path.parent) for i, section in enumerate(sections)]
-    shown = f"<pre>{html_text(command)}</pre>" if command else ""
-    rows = "".join(f"<tr><td>{html_text(k)}</td><td>{html_text(v)}</td></tr>" for k, v in facts.items())
-    made = f"<section><h2>Made with</h2><table>{rows}</table></section>"
-    words = "<p>A click on a heading sorts its table.</p>"
-    body = f'<div class="pills">{pills}</div>{shown}<nav>{links}</nav>{words}{"".join(parts)}{made}'
-    write_atomically(path, render_report(title, body))
-
-
-def _section(number: int, section: Section, folder: Path) -> str:
-    heading, lead, tables, pictures = section
-    drawn = []
-    for name, caption in pictures:
-        data = base64.b64encode((folder / name).read_bytes()).decode("ascii")
-        words = html_text(caption)
-        drawn.append(
-            f'<figure><img alt="{words}" src="data:image/png;base64,{data}"><figcaption>{words}</figcaption></figure>'
-        )
-    intro = f"<p>{html_text(lead)}</p>" if lead else ""
-    body = "".join(as_html(table) for table in tables)
-    return f'<section id="s{number}"><h2>{html_text(heading)}</h2>{intro}{body}{"".join(drawn)}</section>'
-
-
-# ---- writes what a comparison has shown: tables, pictures, raw numbers, one page
-
-
-_LOG = logging.getLogger(__name__)
 _LIBRARIES = ("mathturn-gym", "torch", "numpy", "gymnasium", "transformers", "stable-baselines3", "sb3-contrib")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A comparison's results, and the tables that were written.
+    """A comparison's results, and what was written of them.
 
     Args:
         out: The folder.
         results: The runs and their scores.
-        tables: In the order of the page, but for the table of every run.
+        verdict: What they show, in sentences.
+        brief: The same for a terminal: without the sentences of single tasks, where there are several.
+        differences: The one table to read; None where no two rows have a score.
+        tables: All others, in the order of the page, but for the table of every run.
         cells: The table of every run.
     """
 
     out: Path
     results: Results
+    verdict: Sequence[str]
+    brief: Sequence[str]
+    differences: Table | None
     tables: Sequence[Table]
     cells: Table
 
@@ -126,7 +75,7 @@ def make_report(
     tasks: Sequence[str] | None = None,
     against: str | None = None,
 ) -> Report:
-    """Writes the report of a comparison's folder, from whatever runs are there.
+    """Writes the report of a comparison's folder, from the runs that are there.
 
     Args:
         out: The folder.
@@ -135,8 +84,8 @@ def make_report(
         seed: Decides them.
         algorithms: Only these rows; None for all. Tables rank them, the best first; colors go by this order.
         tasks: Only these tasks, in this order; None for all.
-        against: The row that the others are held against, paired by seed; None for the one that the matrix names, if it is
-            among the rows.
+        against: The row that is subtracted from the others, paired by seed; None for the one that the matrix names, if it
+            is among the rows, and else for the best row.
 
     Raises:
         CheckpointError: the folder is no comparison's.
@@ -161,90 +110,115 @@ def make_report(
         against = written["against"]
     if against is not None and against not in results.labels:
         raise_unknown_name("against", against, results.labels)
+    found = paired_differences(results, against)
+    held = None if found is None else difference_table(results, found)
+    said = verdict(results, found)
+    many, several = len(results.seeds) >= FEW_SEEDS, len(results.pooled_tasks) > 1
     over_all = [aggregate_table(results, view, resamples=resamples, seed=seed) for view in results.views]
     by_task = {
         view: [task_table(results, task, view, resamples=resamples, seed=seed) for task in results.tasks]
         for view in results.axes or ("test",)
     }
-    held = [difference_table(results, task, against) for task in results.tasks] if against is not None else []
-    better = [improvement_table(results, view) for view in results.views if len(results.complete(view)) > 1]
-    seeds = seed_table(results)
-    every = cell_table(results)
-    pictures = _pictures(results, folder, resamples, seed)
+    better = [improvement_table(results, view) for view in results.views if many and len(results.complete(view)) > 1]
+    seeds, every = seed_table(results), cell_table(results)
     tables = [
-        *over_all,
+        *(over_all if several else []),
         *(table for those in by_task.values() for table in those),
-        *held,
         *better,
         *([seeds] if seeds.rows else []),
     ]
-    command = str(written.get("command", ""))
-    _write_raw(folder, results, against, resamples, seed)
-    (folder / "report.md").write_text("\n".join(as_markdown(table) for table in (*tables, every)), encoding="utf-8")
-    sections = _sections(over_all, by_task, held, better, seeds, every, pictures)
-    write_page(
-        folder / "report.html",
-        title=f"{len(results.labels)} algorithms on {', '.join(results.tasks)}",
-        command=command,
-        counts=_counts(results.outcomes),
-        sections=sections,
-        facts=_facts(),
-    )
-    return Report(folder, results, tables, every)
+    _write_raw(folder, results, found, resamples, seed)
+    listed = [one for one in (held, *tables, every) if one is not None]
+    parts = ["\n".join(f"{sentence}\n" for sentence in said), *map(as_markdown, listed)]
+    (folder / "report.md").write_text("\n".join(parts), encoding="utf-8")
+    curves = {axis: curve_charts(results, axis) for axis in results.axes}
+    profiles = [profile_chart(results, view) for view in results.views if many and results.complete(view)]
+    forest = [] if found is None else difference_charts(found)
+    pooled = [aggregate_chart(results, view, resamples=resamples, seed=seed) for view in results.views if several]
+    drawn = {f"curves-{axis}-{at}": chart for axis, those in curves.items() for at, chart in enumerate(those, 1)}
+    drawn |= {f"differences-{at}": chart for at, chart in enumerate(forest, 1)}
+    drawn |= {f"aggregates-{view}": chart for view, chart in zip(results.views, pooled, strict=False) if chart}
+    drawn |= {f"profiles-{view}": chart for view, chart in zip(results.views, profiles, strict=False)}
+    for name, chart in drawn.items():
+        write_atomically(folder / f"{name}.svg", standalone(chart.drawing))
+    sections = [
+        *([Section(title="Differences", charts=forest, tables=[held])] if held is not None else []),
+        *_curve_sections(results, curves),
+        *_folded_sections(results, over_all, by_task, pooled, profiles, better, [seeds] if seeds.rows else [], every),
+        Section(title="Made with", text=_made_with(str(written.get("command", ""))), folded=True),
+    ]
+    title = f"{len(results.labels)} algorithms on {', '.join(results.tasks)}"
+    write_report_page(folder / "report.html", title=title, verdict=said, sections=sections)
+    brief = [said[0], *said[1 + len(results.tasks) :]] if found is not None and several else said
+    return Report(folder, results, said, brief, held, tables, every)
 
 
-def _pictures(results: Results, folder: Path, resamples: int, seed: int) -> list[tuple[str, str]]:
-    from mathturn_gym.compare.figures import draw_all
+_NAMES: Final = {"total_tokens": "total tokens", "cpu_s": "CPU seconds"}
+_AXES: Final = {
+    "tokens": ("At equal tokens", "Environment tokens are the ids that a policy sampled in training."),
+    "total_tokens": (
+        "At equal total tokens",
+        "All ids of the episodes of training: prompts and feedback, which are read, and what was sampled.",
+    ),
+    "cpu_s": ("At equal CPU seconds", "CPU seconds of training, evaluations not counted."),
+    "test": ("Final policies", "No run was evaluated on the way (`evaluation.every = 0`): there are no curves."),
+}
 
-    try:
-        return draw_all(results, folder, resamples=resamples, seed=seed)
-    except MissingDependencyError as error:
-        _LOG.warning("no pictures in the report: %s", error)
-        return []
 
-
-def _sections(
-    over_all: Sequence[Table],
-    by_task: Mapping[str, Sequence[Table]],
-    held: Sequence[Table],
-    better: Sequence[Table],
-    seeds: Table,
-    every: Table,
-    pictures: Sequence[tuple[str, str]],
-) -> list[Section]:
-    def those(*stems: str) -> list[tuple[str, str]]:
-        return [(name, caption) for name, caption in pictures if name.rsplit("-", 1)[0] in stems]
-
-    def curves(axis: str) -> list[tuple[str, str]]:
-        return [(name, caption) for name, caption in pictures if name == f"curves-{axis}.png"]
-
-    over = (
-        "Interquartile mean (IQM) over all runs of all tasks: the lowest and the highest quarter are left out. Brackets:"
-        " 95 % intervals over seeds: runs are drawn again within each task. Optimality gap: how far the mean stays"
-        " below 1, lower is better. Stressed: the best value of a column, whatever the intervals say."
-    )
-    profiles = "A profile shows which share of an algorithm's runs, over all tasks, scores above each level."
-    views = {
-        "tokens": ("At equal tokens", "Environment tokens are the ids that a policy sampled in training."),
-        "total_tokens": (
-            "At equal total tokens",
-            "All ids of the episodes of training: prompts and feedback, which are read, and what was sampled.",
-        ),
-        "cpu_s": ("At equal CPU seconds", "CPU seconds of training, evaluations not counted."),
-        "test": ("Final policies", "No run was evaluated on the way (`evaluation.every = 0`): there are no curves."),
-    }
+def _curve_sections(results: Results, curves: Mapping[str, Sequence[Chart]]) -> list[Section]:
+    """Learning curves: over environment tokens to be seen at once, over other budgets folded."""
+    lead = f"Validation split, {center(results)} over seeds with 95 % bands; a mark is an evaluation."
     return [
-        ("All tasks", over, over_all, those("aggregates")),
-        *((*views[view], tables, curves(view)) for view, tables in by_task.items()),
-        *([("Differences from one row", "", held, [])] if held else []),
-        ("Performance profiles", profiles, [], those("profiles")),
-        ("Probability of improvement", "", better, those("improvement")),
-        ("Every run", "", [*([seeds] if seeds.rows else []), every], []),
+        Section(
+            title="Learning curves" if axis == "tokens" else f"Learning curves over {_NAMES[axis]}",
+            lead=f"{lead} {_AXES[axis][1]}",
+            charts=charts,
+            folded=axis != "tokens",
+        )
+        for axis, charts in curves.items()
+        if charts
     ]
 
 
-def _write_raw(folder: Path, results: Results, against: str | None, resamples: int, seed: int) -> None:
-    """The numbers behind the tables, for whoever wants to compute something else."""
+def _folded_sections(
+    results: Results,
+    over_all: Sequence[Table],
+    by_task: Mapping[str, Sequence[Table]],
+    pooled: Sequence[Chart | None],
+    profiles: Sequence[Chart],
+    better: Sequence[Table],
+    seeds: Sequence[Table],
+    every: Table,
+) -> list[Section]:
+    over = (
+        "Brackets: 95 % intervals over seeds; a seed is drawn with its runs on all tasks. IQM: the interquartile mean over all"
+        " runs, without the lowest and the highest quarter. Optimality gap: how far the mean stays below 1, lower is better."
+        " Bold: the best value of a column."
+    )
+    charts = [chart for chart in pooled if chart is not None]
+    sections = (
+        [Section(title="Over all tasks", lead=over, charts=charts, tables=over_all, folded=True)] if charts else []
+    )
+    sections += [
+        Section(title=_AXES[view][0], lead=_AXES[view][1], tables=tables, folded=True)
+        for view, tables in by_task.items()
+    ]
+    if profiles:
+        words = "A profile shows which share of an algorithm's runs, over all tasks, scores above each level."
+        sections.append(Section(title="Performance profiles", lead=words, charts=profiles, folded=True))
+    if better:
+        sections.append(Section(title="Probability of improvement", tables=better, folded=True))
+    return [*sections, Section(title="Every run", tables=[*seeds, every], folded=True)]
+
+
+def _made_with(command: str) -> str:
+    facts = [f"{name} {version}" for name, version in _facts().items()]
+    return "\n".join([*([command] if command else []), *facts])
+
+
+def _write_raw(folder: Path, results: Results, found: Differences | None, resamples: int, seed: int) -> None:
+    """Writes the numbers behind the tables."""
+    against = None if found is None else found.reference
     turns = max(results.turns(task) for task in results.tasks)
     names = [f"acc@{k}" for k in range(1, turns + 1)]
     with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
@@ -255,13 +229,13 @@ def _write_raw(folder: Path, results: Results, against: str | None, resamples: i
         for one in results.outcomes:
             cell = one.cell
             own = names[: results.turns(cell.task)]
-            found = [
+            scores = [
                 results.score(one, view, name) if name in own else None for view in results.views for name in names
             ]
             budget = [cell.tokens, cell.total_tokens, cell.cpu_seconds]
             used = [used_of(one, axis) for axis in results.budgets]
             row = [cell.label, cell.algorithm, cell.task, cell.seed, one.status, *budget, one.episodes, *used]
-            writer.writerow([*row, *found, " ".join(one.message.split())])
+            writer.writerow([*row, *scores, " ".join(one.message.split())])
     write_json(
         folder / "results.json",
         {
@@ -274,8 +248,13 @@ def _write_raw(folder: Path, results: Results, against: str | None, resamples: i
             "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in results.views},
             "against": against,
             "differences": {}
-            if against is None
-            else {task: _differences_json(results, task, against) for task in results.tasks},
+            if found is None
+            else {task: _differences_json(results, task, found) for task in results.tasks},
+            "differences_over_all_tasks": {}
+            if found is None
+            else {
+                label: _difference_json(found, label, ALL_TASKS) for label in found.labels if ALL_TASKS in found.columns
+            },
             "seeds": {task: _seeds_json(results, task) for task in results.tasks},
             "improvement": {view: _improvement_json(results, view) for view in results.views},
             "versions": _facts(),
@@ -314,7 +293,7 @@ def _task_json(results: Results, task: str, resamples: int, seed: int) -> dict[s
             for k in range(1, results.turns(task) + 1):
                 scores = results.scores(label, view, task, f"acc@{k}")
                 if scores.size:
-                    iqm = aggregate([scores], "IQM", resamples=resamples, seed=seed).to_dict()
+                    iqm = aggregate(scores[None, :], "IQM", resamples=resamples, seed=seed).to_dict()
                     entry = {"scores": scores.tolist(), "mean": float(scores.mean()), "IQM": iqm}
                     found.setdefault(view, {}).setdefault(label, {})[f"acc@{k}"] = entry
     return found
@@ -336,30 +315,27 @@ def _improvement_json(results: Results, view: str) -> list[dict[str, Any]]:
     return [{"x": x, "y": y, **improvement(scores[x], scores[y]).to_dict()} for x, y in pairs]
 
 
-def _differences_json(results: Results, task: str, against: str) -> dict[str, Any]:
-    """By row and figure: what the final policies score above those of another row, paired by seed."""
-    found: dict[str, Any] = {}
-    for label in results.labels:
-        for k in range(1, results.turns(task) + 1):
-            pairs = results.paired(label, against, "test", task, f"acc@{k}")
-            if label != against and pairs.size:
-                found.setdefault(label, {})[f"acc@{k}"] = difference(*pairs).to_dict()
-    return found
+def _differences_json(results: Results, task: str, found: Differences) -> dict[str, Any]:
+    """By row and figure: what the final policies score above those of the reference, paired by seed."""
+    shown: dict[str, Any] = {}
+    for label in found.labels:
+        for name in (f"acc@{k}" for k in range(1, results.turns(task) + 1)):
+            one = difference(*(results.by_seed(row, "test", task, name)[None, :] for row in (label, found.reference)))
+            if one.difference.value is not None:
+                shown.setdefault(label, {})[name] = {**one.difference.to_dict(), "p_value": one.p_value}
+    return shown
+
+
+def _difference_json(found: Differences, label: str, column: str) -> dict[str, Any]:
+    one = found.found[label, column]
+    corrected = found.corrected.get((label, column))
+    return {**one.difference.to_dict(), "p_value": one.p_value, "p_corrected": corrected}
 
 
 def _seeds_json(results: Results, task: str) -> dict[str, Any]:
-    """By figure: the share of the variance between a row's runs that lies in their seeds."""
-    found: dict[str, Any] = {}
-    for name in (f"acc@{k}" for k in range(1, results.turns(task) + 1)):
-        scores = results.crossed("test", task, name)
-        if min(scores.shape) > 1:
-            found[name] = shared(scores).to_dict()
-    return found
-
-
-def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    statuses = [one.status for one in outcomes]
-    return {status: statuses.count(status) for status in dict.fromkeys(sorted(statuses))}
+    """By figure: the mean correlation of two rows over their seeds."""
+    names = [f"acc@{k}" for k in range(1, results.turns(task) + 1)]
+    return {name: shared(scores) for name in names if min((scores := results.crossed("test", task, name)).shape) > 1}
 
 
 def _facts() -> dict[str, str]:

@@ -9,8 +9,8 @@ Four *views* of the same runs:
 
 Where no run was evaluated on the way, there is only the last.
 
-Between two evaluations a run's accuracy is interpolated linearly: runs are evaluated every so many iterations, whose
-lengths differ by algorithm, and whoever is evaluated more often must not win by that. After its last evaluation a run
+Between two evaluations a run's accuracy is interpolated linearly: runs are evaluated every few iterations, whose lengths
+differ by algorithm, and a run that is evaluated more often must not win by that. After its last evaluation a run
 keeps that accuracy. A run that diverged (its loss or weights were no longer finite) counts as 0 from there on, and on
 the test split: there is no policy left to use. A run that failed, was interrupted or is missing has no score; every
 table says so.
@@ -30,6 +30,7 @@ from mathturn_gym.compare.cells import Outcome, Point
 from mathturn_gym.errors import InvalidValueError
 
 AXES: Final = ("tokens", "total_tokens", "cpu_s")
+Floats: TypeAlias = npt.NDArray[np.float64]
 Scales: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
 LAST: Final = "acc@K"
 """Solved within all the turns that the task gives."""
@@ -52,6 +53,9 @@ class Results:
     """The outcomes of a comparison, by algorithm and task.
 
     Attributes:
+        labels: The rows, in the order of the outcomes.
+        tasks: The tasks, likewise.
+        seeds: Every seed of any run, in order.
         budgets: Those of `AXES` that all runs have counted.
         axes: Those that accuracies can be looked at over: the same, or none where no finished run was evaluated on the way.
         views: `axes`, and "test".
@@ -75,6 +79,7 @@ class Results:
         self.figure = figure
         self.labels = tuple(dict.fromkeys(one.cell.label for one in outcomes))
         self.tasks = tuple(dict.fromkeys(one.cell.task for one in outcomes))
+        self.seeds = tuple(sorted({one.cell.seed for one in outcomes}))
         self._scales = scales or {}
         self._turns = {task: self._most_turns(task) for task in self.tasks}
         # A run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
@@ -121,32 +126,22 @@ class Results:
         limit = self.limit(outcome.cell.task, view)
         return None if limit is None else value_at(outcome, view, limit.value, turn)
 
-    def scores(self, label: str, view: str, task: str, figure: str | None = None) -> npt.NDArray[np.float64]:
+    def by_seed(self, label: str, view: str, task: str, figure: str | None = None) -> Floats:
+        """The scores of a row on a task, one for each of `seeds`, NaN where there is none, float64 (S,)."""
+        found = {one.cell.seed: self.score(one, view, figure) for one in self.of(label, task)}
+        scores = [found.get(seed) for seed in self.seeds]
+        return np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+
+    def scores(self, label: str, view: str, task: str, figure: str | None = None) -> Floats:
         """The scores of a row on a task, one per run that has one, float64 (N,)."""
-        found = [self.score(one, view, figure) for one in self.of(label, task)]
-        return np.array([score for score in found if score is not None], dtype=np.float64)
+        found = self.by_seed(label, view, task, figure)
+        return np.asarray(found[~np.isnan(found)])
 
-    def paired(
-        self, label: str, other: str, view: str, task: str, figure: str | None = None
-    ) -> npt.NDArray[np.float64]:
-        """The scores of two rows on a task, of the seeds that both have, float64 (2, N)."""
-        return self.aligned([label, other], view, task, figure)
-
-    def aligned(
-        self, labels: Sequence[str], view: str, task: str, figure: str | None = None
-    ) -> npt.NDArray[np.float64]:
-        """The scores of rows on a task, of the seeds that all of them have, float64 (len(labels), N)."""
-        found = [
-            {one.cell.seed: score for one in self.of(row, task) if (score := self.score(one, view, figure)) is not None}
-            for row in labels
-        ]
-        seeds = sorted(set.intersection(*(set(row) for row in found)))
-        return np.array([[row[seed] for seed in seeds] for row in found], dtype=np.float64)
-
-    def crossed(self, view: str, task: str, figure: str) -> npt.NDArray[np.float64]:
+    def crossed(self, view: str, task: str, figure: str) -> Floats:
         """The scores of the rows with two runs or more, of the seeds that all of these have, float64 (rows, N)."""
-        labels = [label for label in self.labels if self.scores(label, view, task, figure).size > 1]
-        return self.aligned(labels, view, task, figure) if labels else np.empty((0, 0))
+        rows = [row for label in self.labels if (~np.isnan(row := self.by_seed(label, view, task, figure))).sum() > 1]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.seeds))
+        return np.asarray(table[:, ~np.isnan(table).any(axis=0)])
 
     def scale(self, task: str) -> tuple[float, float]:
         """What blind guessing reaches on a task and what can be reached at most, in the comparison's figure."""
@@ -159,20 +154,22 @@ class Results:
         """The tasks on which the figure can differ: no policy is better than another at the first guess of `guess8`."""
         return tuple(task for task in self.tasks if self.scale(task)[1] > self.scale(task)[0])
 
-    def normalized(self, label: str, view: str) -> list[npt.NDArray[np.float64]]:
-        """A row's scores on the pooled tasks, 0 being the task's floor and 1 its ceiling.
+    def normalized(self, label: str, view: str) -> Floats:
+        """A row's scores on the pooled tasks, float64 (tasks, S): 0 is the task's floor, 1 its ceiling, NaN is no run.
 
-        Accuracies of tasks with different ends are no common scale: .6 is all there is to win on one, and a bad result
-        on another.
+        Accuracies of tasks with different ends have no common scale: .6 may be all that can be reached on one task, and a
+        bad result on another.
         """
-        ends = [(self.scores(label, view, task), *self.scale(task)) for task in self.pooled_tasks]
-        return [(scores - floor) / (ceiling - floor) for scores, floor, ceiling in ends]
+        rows = []
+        for task in self.pooled_tasks:
+            floor, ceiling = self.scale(task)
+            rows.append((self.by_seed(label, view, task) - floor) / (ceiling - floor))
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.seeds))
 
     def complete(self, view: str) -> list[str]:
         """The rows that have a score on every pooled task: those that can be compared over all tasks."""
-        return [
-            label for label in self.labels if self.pooled_tasks and all(s.size for s in self.normalized(label, view))
-        ]
+        known = {label: ~np.isnan(self.normalized(label, view)) for label in self.labels}
+        return [label for label, found in known.items() if len(found) and found.any(axis=1).all()]
 
     def _most_turns(self, task: str) -> int:
         names = [name for one in self.of(None, task) for name in _figures_of(one)]
@@ -186,13 +183,13 @@ class Results:
 
 
 def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
-    """A run's accuracy on the validation split after so many tokens or CPU seconds.
+    """A run's accuracy on the validation split after a number of tokens or CPU seconds.
 
     Args:
         outcome: The run.
         axis: One of `AXES`.
         at: Where.
-        turn: Solved within so many turns; a run with fewer turns gives its last.
+        turn: Number of turns that count; a run with fewer turns gives its last.
 
     Returns:
         The accuracy, interpolated linearly between evaluations; 0 from where the run diverged on; None without an

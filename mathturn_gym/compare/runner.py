@@ -38,7 +38,7 @@ class Observer:
         """A cell's process has ended."""
 
     def stopping(self, running: int) -> None:
-        """After an interrupt: so many processes were asked to save and end."""
+        """Called after an interrupt with the number of processes that were asked to stop."""
 
 
 @dataclass(slots=True)
@@ -54,12 +54,13 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
+def open_matrix(matrix: Matrix, command: str = "", against: str | None = None) -> list[Cell]:
     """Makes the comparison's folder, or adds a matrix to the one that is there.
 
     Args:
         matrix: What is wanted; its `out` says where.
         command: What was typed, for the report.
+        against: The row that reports compare the others with; None for the matrix's, or that of the folder.
 
     Returns:
         Every cell of the folder: those that it had, and the new ones.
@@ -82,12 +83,14 @@ def open_matrix(matrix: Matrix, command: str = "") -> list[Cell]:
         CellFolder(out, cell).check(config_of(cell))
     # Kept with the runs: a task's file may be gone or another by the time of a report.
     scales = (read_scales(out) if before else {}) | {task: dict(load_task(task).scale) for task in matrix.tasks}
-    against = matrix.against or (read_object(out / "matrix.json").get("against") if before else None)
+    against = against or matrix.against or (read_object(out / "matrix.json").get("against") if before else None)
     data = {"format": 1, "command": command, "jobs": matrix.jobs, "against": against, "scales": scales}
     data["cells"] = [cell.to_json() for cell in cells.values()]
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "matrix.json", data)  # first of all: whoever is killed has a comparison's folder, or an empty one
+    write_json(
+        out / "matrix.json", data
+    )  # first of all: a folder is a comparison's, or empty, whenever a process is killed
     for cell in matrix.cells():
         CellFolder(out, cell).prepare()
     return list(cells.values())
@@ -141,7 +144,7 @@ def run_matrix(
     Args:
         out: The comparison's folder, made by `open_matrix`.
         jobs: Processes at a time, at most as many as there are cores.
-        observer: Is told what happens; None for nobody.
+        observer: Progress callbacks; None for none.
         interrupted: Asked often; once True, no cell is begun, and those that run are asked to save and end.
 
     Returns:

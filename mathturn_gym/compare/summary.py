@@ -3,153 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from mathturn_gym.base.text import html_text, visible
 from mathturn_gym.compare.cells import Outcome
 from mathturn_gym.compare.results import LAST, Results, used_of
-from mathturn_gym.compare.statistics import AGGREGATES, aggregate, difference, improvement, shared
+from mathturn_gym.compare.statistics import AGGREGATES, aggregate, improvement, shared
 from mathturn_gym.episodes.metrics import Estimate
+from mathturn_gym.show.tables import Table
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_MANY: Final = 10
-"""More columns than these are set closer on a page."""
-_SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-@dataclass(slots=True)
-class Table:
-    """Texts in rows and columns; the first column is the row's name.
-
-    Args:
-        title: Above the table.
-        columns: Headings.
-        lead: A sentence about what is shown.
-        rows: One text per column.
-        notes: Footnotes, numbered from 1 in this order.
-        best: Row and column of cells to stress.
-    """
-
-    title: str
-    columns: Sequence[str]
-    lead: str = ""
-    rows: list[list[str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    best: set[tuple[int, int]] = field(default_factory=set)
-
-    def marks(self, notes: Sequence[str]) -> str:
-        """Adds footnotes (an equal one is used again), and returns their marks.
-
-        >>> table = Table("t", ["a"])
-        >>> table.marks(["late", "lost"]), table.marks(["lost"])
-        (' ¹˒²', ' ²')
-        """
-        for note in notes:
-            if note not in self.notes:
-                self.notes.append(note)
-        numbers = [str(self.notes.index(note) + 1).translate(_SUPERSCRIPT) for note in notes]
-        return f" {'˒'.join(numbers)}" if numbers else ""
-
-    def numbered_notes(self) -> list[str]:
-        """The footnotes with their marks."""
-        return [f"{str(i).translate(_SUPERSCRIPT)} {note}" for i, note in enumerate(self.notes, 1)]
-
-
-def as_rich(table: Table, width: int = 120) -> RenderableType:
-    """For `rich.console.Console.print`.
-
-    Args:
-        table: What to show.
-        width: Of the terminal; a wider table is shown in several pieces, each with the rows' names.
-    """
-    from rich import box
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(visible(table.title), style="bold cyan")]
-    if table.lead:
-        parts.append(Text(visible(table.lead), style="dim"))
-    for piece in _pieces(table, width):
-        shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        for c in piece:
-            shown.add_column(Text(visible(table.columns[c])), justify="right" if c else "left", overflow="fold")
-        for r, row in enumerate(table.rows):
-            shown.add_row(*(Text(visible(row[c]), style="bold" if (r, c) in table.best else "") for c in piece))
-        parts.append(shown)
-    parts.extend(Padding(Text(visible(note), style="yellow"), (0, 0, 0, 2)) for note in table.numbered_notes())
-    return Group(*parts, Text(""))
-
-
-def _pieces(table: Table, width: int) -> list[list[int]]:
-    """The columns in groups that fit the width, each group beginning with column 0."""
-    space = [max(len(visible(text)) for text in texts) + 2 for texts in zip(table.columns, *table.rows, strict=True)]
-    pieces = [[0]]
-    for c in range(1, len(space)):
-        if len(pieces[-1]) > 1 and sum(space[i] for i in pieces[-1]) + space[c] > width:
-            pieces.append([0])
-        pieces[-1].append(c)
-    return pieces
-
-
-def as_markdown(table: Table) -> str:
-    """With a heading of the third level."""
-    lines = [f"### {_plain(table.title)}", ""]
-    if table.lead:
-        lines += [_plain(table.lead), ""]
-    lines.append("| " + " | ".join(_plain(column) for column in table.columns) + " |")
-    lines.append("|" + "|".join("---" if i == 0 else "---:" for i in range(len(table.columns))) + "|")
-    for r, row in enumerate(table.rows):
-        texts = [f"**{_plain(text)}**" if (r, c) in table.best else _plain(text) for c, text in enumerate(row)]
-        lines.append("| " + " | ".join(texts) + " |")
-    for note in table.numbered_notes():
-        lines += ["", _plain(note)]
-    return "\n".join(lines) + "\n"
-
-
-def as_html(table: Table) -> str:
-    """A heading of the third level, a table whose headings sort it, and its footnotes; intervals stand below values."""
-    head = "".join(f"<th>{html_text(column)}</th>" for column in table.columns)
-    body = []
-    for r, row in enumerate(table.rows):
-        cells = (
-            f'<td class="{"best" if (r, c) in table.best else ""}">{_cell(text) if c else html_text(text)}</td>'
-            for c, text in enumerate(row)
-        )
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    lead = f"<p>{html_text(table.lead)}</p>" if table.lead else ""
-    kind = "sortable dense" if len(table.columns) > _MANY else "sortable"
-    notes = "".join(f'<p class="note">{html_text(note)}</p>' for note in table.numbered_notes())
-    return (
-        f'<h3>{html_text(table.title)}</h3>{lead}<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>{notes}"
-    )
-
-
-def _cell(text: str) -> str:
-    """`0.5 [0.4, 0.6]` in two lines, so that many columns fit."""
-    value, bracket, interval = text.partition(" [")
-    return html_text(value) + (f"<small>[{html_text(interval)}</small>" if bracket and text.endswith("]") else "")
-
-
-def _plain(text: str) -> str:
-    """Markdown shows it as it is, on one line."""
-    text = visible(text)
-    for sign in "\\|*`<>":
-        text = text.replace(sign, f"\\{sign}")
-    text = text.replace("](", "]\\(")  # no links
-    return " ".join(text.split())
-
-
-# ---- the tables of a comparison, from its results
-
-
+FEW_SEEDS: Final = 5
+"""With fewer seeds, interquartile means, profiles and probabilities of improvement say no more than a mean does."""
 VIEW_NAMES: Final = {
     "tokens": "at equal tokens (validation split)",
     "total_tokens": "at equal total tokens (validation split)",
@@ -163,7 +28,7 @@ _USED_UP: Final = 0.98
 
 
 def task_table(results: Results, task: str, view: str, *, resamples: int, seed: int) -> Table:
-    """A task's rows at the budget that all of its finished runs have used, and at their end.
+    """Returns a task's rows at the budget that all of its finished runs have used, and at their end.
 
     Args:
         results: Of the comparison.
@@ -179,7 +44,7 @@ def task_table(results: Results, task: str, view: str, *, resamples: int, seed: 
     table = Table(title, [*columns, *(f"{_SHORT[each]} used" for each in results.budgets), "ended by"], lead)
     cells = [(each, name) for each in splits for name in names]
     found = {
-        label: [_estimate(results.scores(label, view, task, name), resamples, seed) for view, name in cells]
+        label: [_estimate(results, label, view, task, name, resamples, seed) for view, name in cells]
         for label in results.labels
     }
     ranked = _ranked(found, len(names) - 1)
@@ -189,13 +54,13 @@ def task_table(results: Results, task: str, view: str, *, resamples: int, seed: 
         used = [_spread([used_of(one, each) for one in done], each) for each in results.budgets]
         runs = f"{len(done)}/{len(_seeds(results, task))}"
         table.rows.append([label + marks, runs, *(_shown(one) for one in found[label]), *used, _endings(done)])
-    _stress_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
+    _mark_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
     return table
 
 
 def _heading(results: Results, task: str, view: str) -> tuple[str, str]:
     """Title and sentence of a task's table."""
-    test = f"the final policy{_problems(results, task)}. IQM over seeds with its 95 % interval."
+    test = f"the final policy{_problems(results, task)}. {center(results)} over seeds with its 95 % interval."
     if view == "test":
         return f"{task}, {VIEW_NAMES[view]}", test[0].upper() + test[1:]
     limit, unit = results.limit(task, view), _UNITS[view]
@@ -206,41 +71,10 @@ def _heading(results: Results, task: str, view: str) -> tuple[str, str]:
     return f"{task} at {_amount(limit.value, view)} {unit}", lead
 
 
-def difference_table(results: Results, task: str, against: str) -> Table:
-    """How the final policies of a task's rows differ from those of one row, paired by seed.
-
-    Args:
-        results: Of the comparison.
-        task: The task.
-        against: The row that the others are held against.
-    """
-    names = _figure_names(results, task)
-    lead = (
-        f"Row minus {against}, of runs with the same seed: mean and Student's 95 % interval over seeds; stressed where it"
-        " leaves out 0, as one interval in twenty does by chance."
-    )
-    columns = ["algorithm", "pairs", *(f"test {name}" for name in names)]
-    table = Table(f"{task}: difference from {against}, {VIEW_NAMES['test']}", columns, lead)
-    pairs = {
-        label: [results.paired(label, against, "test", task, name) for name in names]
-        for label in results.labels
-        if label != against
-    }
-    found = {label: [difference(*each) if each.size else None for each in those] for label, those in pairs.items()}
-    for r, label in enumerate(_ranked(found, len(names) - 1)):
-        notes = remarks(results, label, task)
-        if all(each.size and np.array_equal(*each) for each in pairs[label]):
-            notes = [f"each run scores exactly what {against}'s with the same seed does", *notes]
-        shown = [_shown(one, sign="+") for one in found[label]]
-        table.rows.append([label + table.marks(notes), str(pairs[label][0].shape[1]), *shown])
-        for c, one in enumerate(found[label]):
-            if one is not None and one.low is not None and one.high is not None and not one.low <= 0.0 <= one.high:
-                table.best.add((r, c + 2))
-    return table
-
-
 def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
-    """IQM, median, mean and optimality gap over all tasks, with intervals over seeds.
+    """Returns interquartile mean, median, mean and optimality gap over all tasks, with intervals over seeds.
+
+    What repeats another column is left out: with two seeds on one task the first three are one number.
 
     Args:
         results: Of the comparison.
@@ -250,32 +84,42 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
     """
     kind = "solved within all turns" if results.figure == LAST else results.figure
     lead = f"Normalized: {kind}, 0 being blind guessing and 1 what can be reached. {_ends(results)}"
-    table = Table(f"All tasks, {VIEW_NAMES[view]}", ["algorithm", "runs", *AGGREGATES], lead)
+    names = sorted(AGGREGATES, key=lambda name: name != center(results))
+    table = Table(f"All tasks, {VIEW_NAMES[view]}", ["algorithm", "runs", *names], lead)
     scores = {label: results.normalized(label, view) for label in results.labels}
-    found: dict[str, list[Estimate | None]] = {label: [None] * len(AGGREGATES) for label in results.labels}
-    for label in results.complete(view):
-        found[label] = [aggregate(scores[label], name, resamples=resamples, seed=seed) for name in AGGREGATES]
+    complete = results.complete(view)
+    found = {
+        label: [
+            aggregate(scores[label], name, resamples=resamples, seed=seed) if label in complete else None
+            for name in names
+        ]
+        for label in results.labels
+    }
     wanted = sum(len(_seeds(results, task)) for task in results.pooled_tasks)
     ranked = _ranked(found)
     for label in ranked:
         marks = table.marks(_aggregate_remarks(results, label, view))
-        runs = f"{sum(map(len, scores[label]))}/{wanted}"
+        runs = f"{np.count_nonzero(~np.isnan(scores[label]))}/{wanted}"
         table.rows.append([label + marks, runs, *map(_shown, found[label])])
-    gap = list(AGGREGATES).index("optimality gap")
+    gap = names.index("optimality gap")
     values = [list(map(_value, found[label])) for label in ranked]
-    _stress_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
+    _mark_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
+    table = table.without_repeats(2)
+    mean = names.index("mean")
+    if all(abs((row[gap] or 0.0) + (row[mean] or 0.0) - 1) < 1e-9 for row in values if row[mean] is not None):
+        table = table.without("optimality gap")
     return table
 
 
 def improvement_table(results: Results, view: str) -> Table:
-    """The probability that a run of the row's algorithm beats one of the column's on the same task.
+    """Returns the probability that a run of the row's algorithm beats one of the column's on the same task.
 
     Args:
         results: Of the comparison.
         view: One of `results.views`.
     """
     labels = best_first(results, view)
-    lead = "P(row > column), ties one half, averaged over tasks; stressed where the 95 % interval leaves out 0.5."
+    lead = "P(row > column), ties one half, averaged over tasks; bold where the 95 % interval excludes 0.5."
     table = Table(f"Probability of improvement, {VIEW_NAMES[view]}", ["", *labels], lead)
     for r, x in enumerate(labels):
         row = [x]
@@ -292,17 +136,18 @@ def improvement_table(results: Results, view: str) -> Table:
 
 
 def seed_table(results: Results) -> Table:
-    """How much of what tells a row's runs apart lies in their seeds, which all rows share.
+    """Returns how alike runs of one seed are, which all rows share.
 
     Args:
         results: Of the comparison.
     """
     lead = (
         "Runs with one seed have the same problems in the same order, and the same warm start where every seed has its own."
-        " Share: of the variance between the runs of a row, with its 95 % interval; where it is large, differences between"
-        " rows are far more certain than the rows themselves. Test split, of the seeds that all rows with a score have."
+        " Correlation: between two rows over their seeds, the mean of all pairs of rows. Where it is high, rows are to be"
+        " compared seed by seed. Test split, seeds that all rows with a score have."
     )
-    table = Table("What seeds share", ["task", "figure", "rows", "seeds", "deviation of a row's runs", "share"], lead)
+    columns = ["task", "metric", "rows", "seeds", "deviation of a row's runs", "correlation"]
+    table = Table("What seeds share", columns, lead)
     for task in results.tasks:
         for name in _figure_names(results, task):
             scores = results.crossed("test", task, name)
@@ -310,23 +155,23 @@ def seed_table(results: Results) -> Table:
                 continue
             deviation = float(np.sqrt(scores.var(axis=1, ddof=1).mean()))
             counts = [str(count) for count in scores.shape]
-            table.rows.append([task, name, *counts, _three(deviation), _shown(shared(scores))])
+            table.rows.append([task, name, *counts, _three(deviation), _three(shared(scores))])
     return table
 
 
 def best_first(results: Results, view: str) -> list[str]:
-    """The rows that have a score on every task, by their IQM over all tasks, the best first.
+    """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first.
 
     Args:
         results: Of the comparison.
         view: One of `results.views`.
     """
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
-    return _ranked({label: [aggregate(own, "IQM", resamples=2)] for label, own in scores.items()})
+    return _ranked({label: [aggregate(own, center(results), resamples=2)] for label, own in scores.items()})
 
 
 def cell_table(results: Results) -> Table:
-    """Every run, with what has become of it."""
+    """Returns every run with its status."""
     used = [_SHORT[axis] for axis in results.budgets]
     columns = ["run", "status", *used, "validation, last", "test acc@1", "test acc@K", "message"]
     table = Table("Every run", columns)
@@ -349,7 +194,7 @@ def cell_table(results: Results) -> Table:
 
 
 def remarks(results: Results, label: str, task: str) -> list[str]:
-    """Whatever is not plain about a row on a task: every reason why its runs are fewer, or not like the others."""
+    """Returns every reason why a row's runs on a task are fewer than its seeds, or not like the others."""
     outcomes = results.of(label, task)
     total = len(_seeds(results, task))
     found = []
@@ -357,7 +202,7 @@ def remarks(results: Results, label: str, task: str) -> list[str]:
         ("diverged", "counted as 0 from there on, and on the test split"),
         ("failed", "not counted"),
         ("unfinished", "not counted"),
-        ("stopped_early", "its last evaluation holds on"),
+        ("stopped_early", "its last evaluation counts from there on"),
     ):
         those = [one for one in outcomes if one.status == status]
         if those:
@@ -457,8 +302,16 @@ def _endings(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {names.count(name)}" for name in dict.fromkeys(names))
 
 
-def _estimate(scores: np.ndarray, resamples: int, seed: int) -> Estimate | None:
-    return aggregate([scores], "IQM", resamples=resamples, seed=seed) if scores.size else None
+def center(results: Results) -> str:
+    """Returns how a few runs are summed up: by their interquartile mean, or by their mean where there are few."""
+    return "IQM" if len(results.seeds) >= FEW_SEEDS else "mean"
+
+
+def _estimate(
+    results: Results, label: str, view: str, task: str, figure: str, resamples: int, seed: int
+) -> Estimate | None:
+    scores = results.scores(label, view, task, figure)
+    return aggregate(scores[None, :], center(results), resamples=resamples, seed=seed) if scores.size else None
 
 
 def _ranked(found: Mapping[str, Sequence[Estimate | None]], column: int = 0) -> list[str]:
@@ -472,8 +325,8 @@ def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
 
 
-def _stress_best(table: Table, values: Sequence[Sequence[float | None]], offset: int) -> None:
-    """Marks the largest value of each column, where there are several rows to choose from."""
+def _mark_best(table: Table, values: Sequence[Sequence[float | None]], offset: int) -> None:
+    """Sets the largest value of each column in bold, where there are several rows."""
     for c in range(len(values[0]) if len(values) > 1 else 0):
         column = [row[c] for row in values]
         known = [value for value in column if value is not None]

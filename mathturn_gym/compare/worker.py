@@ -1,6 +1,6 @@
 """The process that runs one cell: `python -m mathturn_gym.compare.worker FOLDER PARENT_PID`.
 
-A process of its own for each run: its CPU seconds are its own, and its crash is nobody else's.
+Each run has a process of its own: CPU seconds are counted per run, and a crash stops no other run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(path: str, parent: int) -> int:
 
 
 def _stop_without(parent: int) -> None:
-    """A killed parent must not leave its runs behind, training for nobody."""
+    """Interrupts this process when its parent is gone, so that a killed comparison leaves no runs behind."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGINT)

@@ -9,11 +9,12 @@ second list that could differ from it.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from mathturn_gym.base.import_paths import import_object, import_path_of, is_import_path, names_code
 from mathturn_gym.env import ENV_DEFAULTS
@@ -40,10 +41,34 @@ _SPLITS: Final = (*SPLIT_NAMES, "all")
 
 
 class EnvKeywords(TypedDict, total=False):
-    """The environment's keywords, for type checkers; `MathMultiTurnEnv` documents them.
+    """The environment's keywords: their types for type checkers, and in a sentence what the command line says of each.
 
-    In `feedback`, `verifier`, `dialogue` and the values of `reward_terms`, the text "module:name" stands for the
-    object with that import path.
+    `MathMultiTurnEnv` documents them in full. In `feedback`, `verifier`, `dialogue` and the values of `reward_terms`, the
+    text "module:name" stands for the object with that import path.
+
+    Attributes:
+        problems: A name (lins:test, add2, guess8), a family (quadratic@2:test), a mixture (3*linear@1+primes), a curriculum
+            (curriculum:integers,linear@1-3), a file (.jsonl, .json, .csv, .parquet), a folder of save_to_disk, or
+            hf:NAME:CONFIG:SPLIT.
+        tokenizer: Folder or hub name; by default the policy's own.
+        dialogue: my_module:name of a dialogue of your own.
+        num_turns: Turns of an episode.
+        max_completion_tokens: The most tokens of one answer.
+        max_context_tokens: Budget for the whole context, in tokens.
+        max_episode_tokens: Budget of sampled tokens for all turns of an episode.
+        max_episode_seconds: Budget of wall-clock time for an episode.
+        stop_on_success: End an episode at its first right answer.
+        feedback: Feedback mode, or my_module:name of your own.
+        verifier: Where answers are looked for: boxed, marked or lenient; or my_module:name of your own.
+        reward_scaling: What rewards are multiplied with.
+        reward_bias: What is taken off rewards.
+        reward_terms: NAME=WEIGHT of a term added to the reward, or NAME=my_module:name of your own; repeatable.
+        system_prompt: Text of a system message.
+        prompt_template: What the first message says, with {problem} where the problem's text goes.
+        chat_template_kwargs: Variables of the chat template as JSON: '{"enable_thinking": false}'.
+        history: What later turns see of earlier ones: keep, strip-thinking or template.
+        render_mode: human (prints as it goes) or ansi.
+        gold_in_info: Put the accepted answers into the info.
     """
 
     problems: ProblemsLike
@@ -66,6 +91,35 @@ class EnvKeywords(TypedDict, total=False):
     history: History
     render_mode: str | None
     gold_in_info: bool
+
+
+class Keyword(NamedTuple):
+    """A keyword of the environment as a command line offers it.
+
+    Args:
+        kind: bool, int or float; str for everything else.
+        text: What it is, in a sentence.
+    """
+
+    kind: type
+    text: str
+
+
+@cache
+def env_keywords() -> Mapping[str, Keyword]:
+    """The fields of `EnvKeywords`, in their order. Loads nothing: types are read as they are written.
+
+    >>> env_keywords()["max_episode_seconds"]
+    Keyword(kind=<class 'float'>, text='Budget of wall-clock time for an episode.')
+    """
+    kinds = {"bool": bool, "int": int, "float": float}
+    _, _, listed = (inspect.getdoc(EnvKeywords) or "").partition("Attributes:\n")
+    texts = dict(re.findall(r"^    (\w+): ((?:.|\n {8})*)", listed, re.MULTILINE))
+    found = {}
+    for name, annotation in EnvKeywords.__annotations__.items():
+        written = annotation.__forward_arg__.removesuffix(" | None")
+        found[name] = Keyword(kinds.get(written, str), " ".join(texts.get(name, "").split()))
+    return found
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 import gymnasium as gym
 import numpy as np
 
 from mathturn_gym.base.render import render_dialogue
 from mathturn_gym.base.text import shorten
-from mathturn_gym.base.user_functions import call_with_turn, name_of, place_of
+from mathturn_gym.base.user_functions import error_of, name_of, place_of, positional_parameters
 from mathturn_gym.env.dialogue import DialogueLike, History, Tokenizer, make_dialogue
 from mathturn_gym.env.feedback import Feedback, get_feedback
 from mathturn_gym.env.rewards import LARGEST_RETURN, RewardTerms, affine_reward, check_scale, get_terms
@@ -121,6 +121,10 @@ _PROBED: Final = 16
 _PLAIN: Final = (str, int, float, bool, type(None))  # need no copy
 _NO_IDS: Final = np.zeros(0, np.int64)
 _PLACEHOLDER: Final = "{problem}"
+
+
+VerdictSource: TypeAlias = Callable[[TurnContext], Verdict]
+"""Judges the turns that `step` plays in place of the environment's verifier."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,6 +246,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
         gold_in_info: Put the accepted answers into `info["gold"]`.
 
+    Attributes:
+        verdict_source: Asked for the verdict of each turn that `step` plays; None asks the verifier. A scheduler sets it to
+            judge the turns of many environments in one call and still step each one through its wrappers.
+
     Raises:
         InvalidValueError: an argument is outside what is allowed, a function does not take what it is called with, or no
             problem fits into `max_context_tokens`.
@@ -299,6 +307,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             chat_template_kwargs=chat_template_kwargs,
             history=None if history == "keep" else history,  # a dialogue that is given may have its own
         )
+        self._rerenders = getattr(self.dialogue, "history", "keep") != "keep"
+        takes = positional_parameters(self.dialogue.feedback_ids) or []
+        self._dialogue_takes_response = any(one.name == "response" for one in takes)
         self.verifier = get_verifier(verifier)
         if max_context_tokens is None:
             max_context_tokens = _PROMPT_ROOM + self.num_turns * (self.max_completion_tokens + _FEEDBACK_ROOM)
@@ -321,10 +332,11 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._length = 0
         self._segments: tuple[Ids, ...] = ()
         self._verifier_errors = self._judged_turns = 0
-        self._supplied: tuple[TurnContext, Verdict] | None = None
+        self.verdict_source: VerdictSource | None = None
+        self._begun: TurnContext | None = None
         self._stop_reason: StopReason | None = None
         self._ended = False
-        self._sampled, self._began = 0, 0.0
+        self._sampled, self._began_at = 0, 0.0
         self._stream: int | None = None
         self._next_index = 0
 
@@ -369,13 +381,11 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             UserFunctionError: feedback or a reward term raised, or the verifier has never answered.
             InvalidValueError: one of them returned what it must not.
         """
-        supplied, self._supplied = self._supplied, None
-        if supplied is not None and self._plays(supplied[0], action):
-            return self.commit_turn(self.weigh_turn(*supplied))
-        context = self.begin_turn(action)
-        return self.commit_turn(
-            self.weigh_turn(context, None if context is None else self.verifier.verify_turns([context])[0])
-        )
+        context, verdict = self.begin_turn(action), None
+        if context is not None:
+            source = self.verdict_source
+            verdict = self.verifier.verify_turns([context])[0] if source is None else source(context)
+        return self.commit_turn(self.weigh_turn(context, verdict))
 
     def render(self) -> str | None:
         """The dialogue so far with its verdicts: returned in mode "ansi", printed already in mode "human"."""
@@ -396,6 +406,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
     def begin_turn(self, action: Ids) -> TurnContext | None:
         """The turn that `step(action)` would play, to be judged; None where there is no turn to play (see `reset`).
 
+        Until something is committed, the same action gives the same object, which a `verdict_source` can recognize.
+
         Raises:
             InvalidActionError: the action is not in the action space; the message says why.
             EpisodeStateError: there is no episode, or it has ended.
@@ -406,11 +418,13 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         assert self._problem is not None  # checked above
         if self._stop_reason is not None:
             return None
+        if self._begun is not None and np.array_equal(self._begun.ids, action):
+            return self._begun  # a scheduler has asked for this turn before it steps: the ids are decoded once
         ids, before = action.astype(np.int64), self._buffer[: self._length]
         # Neither changes any more: the buffer only grows, and the next episode gets another one.
         ids.setflags(write=False)
         before.setflags(write=False)
-        return TurnContext(
+        self._begun = TurnContext(
             problem=self._problem,
             turn=len(self._turns),
             num_turns=self.num_turns,
@@ -421,13 +435,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             earlier=tuple(self._turns),
             segments=self._segments,
         )
-
-    def supply_verdict(self, context: TurnContext, verdict: Verdict) -> None:
-        """Hands in the verdict of a turn that `begin_turn` gave; a `step` with its action then does not verify again.
-
-        So a scheduler can verify what ended together at once, and still step through whatever wrappers there are.
-        """
-        self._supplied = context, verdict
+        return self._begun
 
     def weigh_turn(self, context: TurnContext | None, verdict: Verdict | None) -> Transition:
         """What a judged turn leads to.
@@ -442,7 +450,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """
         if context is None or verdict is None:  # the prompt left no room, or there are no turns: nothing is played
             terminated, stop = self._stop_reason is StopReason.TURNS, self._stop_reason
-            info = self._info(self.problem, None, 0, stop, self._length, place=(self._length, self._length, 0))
+            info = self._info(self.problem, None, 0, stop, self._length, offsets=(self._length, self._length, 0))
             return Transition(self._observation(), 0.0, terminated, not terminated, info, None, stop)
         context = context.with_verdict(verdict)
         solved = verdict.correct and self.stop_on_success
@@ -453,16 +461,24 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             stop = StopReason.SOLVED if solved else StopReason.TURNS
         elif self.max_episode_tokens is not None and sampled >= self.max_episode_tokens:
             stop = StopReason.TOKENS
-        elif self.max_episode_seconds is not None and time.monotonic() - self._began >= self.max_episode_seconds:
+        elif self.max_episode_seconds is not None and time.monotonic() - self._began_at >= self.max_episode_seconds:
             stop = StopReason.TIME
         else:
             text = self._say(context)
-            observation, anew = self._following(context, text)
+            if self._rerenders:
+                observation, anew = self._rerendered(context, text)
+            else:
+                known = {"response": context.response} if self._dialogue_takes_response else {}
+                feedback_ids = self.dialogue.feedback_ids(text, context.turn, context.ids, **known)
+                observation = np.concatenate([context.context_ids, context.ids, feedback_ids])
             if observation.shape[0] >= self.max_context_tokens:
                 text, observation, anew, stop = "", None, False, StopReason.CONTEXT
         if observation is None:
             observation = np.concatenate([context.context_ids, context.ids])
-        reward, terms = self._reward(context)
+        # `turn_reward` without its checks: the environment checked bias and scaling, the verdict its score.
+        reward, terms = affine_reward(verdict.value, self.reward_bias, self.reward_scaling), None
+        if self._terms:
+            reward, terms = self._add_terms(context, reward)
         record = TurnRecord(context.response, verdict, text, reward, start, end, terms, segment)
         finished = np.concatenate([context.context_ids, context.ids]) if anew else None
         if anew:
@@ -473,7 +489,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             context.turn + 1,
             stop,
             observation.shape[0],
-            place=(start, end, segment),
+            offsets=(start, end, segment),
             errors=self._verifier_errors + verdict.is_verifier_error,
             judged=self._judged_turns + verdict.is_judged,
             sampled=sampled,
@@ -492,8 +508,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             self._turns.append(transition.record)
             self._verifier_errors += transition.record.verdict.is_verifier_error
             self._judged_turns += transition.record.verdict.is_judged
-            self._sampled += _action_length(transition.record)
-        self._stop_reason, self._supplied = transition.stop_reason, None
+            self._sampled += transition.record.end - transition.record.start
+        self._stop_reason, self._begun = transition.stop_reason, None
         self._ended = transition.terminated or transition.truncated
         if self.render_mode == "human":
             self._print_new()
@@ -579,7 +595,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             len(self._turns),
             state.stop_reason,
             self._length,
-            place=self._place(last),
+            offsets=self._offsets(last),
             errors=self._verifier_errors,
             judged=self._judged_turns,
             sampled=self._sampled,
@@ -629,22 +645,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 f" shortest of the first {count} prompts of {self.source.name!r} has {shortest} tokens"
             )
 
-    def _plays(self, context: TurnContext, action: Any) -> bool:
-        """Whether a turn is the one that `step(action)` would play now."""
-        return (
-            context.problem is self._problem
-            and not self._ended
-            and context.turn == len(self._turns)
-            and context.context_ids.shape[0] == self._length
-            and np.array_equal(context.ids, action)
-        )
-
-    def _reward(self, context: TurnContext) -> tuple[float, dict[str, float] | None]:
-        """The turn's reward, and its terms where any were asked for; they add up to it."""
-        # `turn_reward` without its checks: the environment checked bias and scaling, the verdict its score.
-        reward = affine_reward(context.judged.value, self.reward_bias, self.reward_scaling)
-        if not self._terms:
-            return reward, None
+    def _add_terms(self, context: TurnContext, reward: float) -> tuple[float, dict[str, float]]:
+        """The turn's reward with the terms that were asked for, and what it is the sum of."""
         terms = {"verdict": reward, **{name: term(context) for name, term in self._terms.items()}}
         reward = sum(terms.values())
         if not abs(reward) * self.num_turns <= LARGEST_RETURN:
@@ -655,7 +657,10 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         return reward, terms
 
     def _say(self, context: TurnContext) -> str:
-        text = call_with_turn("feedback", self._feedback, context)
+        try:
+            text = self._feedback(context)
+        except Exception as error:  # whatever a user's code raises
+            raise error_of("feedback", self._feedback, context, error) from error
         if not isinstance(text, str):
             raise InvalidValueError(
                 f"feedback must return a text; {name_of(self._feedback)} returned {text!r} for {place_of(context)}"
@@ -670,31 +675,28 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         shown = self.prompt_template.replace(_PLACEHOLDER, problem.prompt)
         return Problem(problem.id, shown, problem.gold, problem.hints, problem.false_hints, problem.metadata)
 
-    def _following(self, context: TurnContext, text: str) -> tuple[Ids, bool]:
-        """The observation after a turn, and whether it is written anew instead of growing at its end."""
-        if getattr(self.dialogue, "history", "keep") == "keep":
-            feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
-            return np.concatenate([context.context_ids, context.ids, feedback]), False
+    def _rerendered(self, context: TurnContext, text: str) -> tuple[Ids, bool]:
+        """The observation after a turn where the dialogue re-renders history, and whether that changed earlier ids."""
         exchanges = [(context.earlier_ids(k), turn.feedback) for k, turn in enumerate(context.earlier)]
-        rewriting: Any = self.dialogue  # `TurnDialogue` does not ask for it of those that keep everything
-        observation: Ids = rewriting.history_ids(self._shown(context.problem), [*exchanges, (context.ids, text)])
+        dialogue: Any = self.dialogue  # `TurnDialogue` requires `history_ids` only of dialogues that re-render
+        observation: Ids = dialogue.history_ids(self._shown(context.problem), [*exchanges, (context.ids, text)])
         played = np.concatenate([context.context_ids, context.ids])
         return observation, not np.array_equal(observation[: played.shape[0]], played)
 
     def _feedback_start(self, observation: Ids, context: TurnContext, text: str) -> int:
-        """Where the feedback begins in an observation that was written anew: at what it ends with as feedback always does."""
+        """Where the feedback begins in a re-rendered observation: its longest end that equals the end of the feedback ids."""
         feedback = self.dialogue.feedback_ids(text, context.turn, context.ids)
         size = min(feedback.shape[0], observation.shape[0])
         same = observation[observation.shape[0] - size :] == feedback[feedback.shape[0] - size :]
         return int(observation.shape[0] - (size if same.all() else same[::-1].argmin()))
 
-    def _place(self, last: TurnRecord | None) -> tuple[int, int, int]:
-        """Where the ids begin that came with the last turn, where its feedback begins, and in what segment."""
+    def _offsets(self, last: TurnRecord | None) -> tuple[int, int, int]:
+        """`new_ids_start`, `feedback_start` and `segment` of `StepInfo` after the turn `last`."""
         if last is None:
             return 0, 0, 0
         if last.segment == len(self._segments):
-            return last.start, last.feedback_start, last.segment
-        ids = self._segments[last.segment][last.start : last.feedback_start]
+            return last.start, last.end, last.segment
+        ids = self._segments[last.segment][last.start : last.end]
         context = TurnContext(self.problem, len(self._turns) - 1, self.num_turns, last.response, ids=ids)
         return 0, self._feedback_start(self._observation(), context, last.feedback), len(self._segments)
 
@@ -704,8 +706,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._problem, self._turns, self._stop_reason, self._ended = problem, turns, stop, ended
         self._verifier_errors = sum(turn.verdict.is_verifier_error for turn in turns)
         self._judged_turns = sum(turn.verdict.is_judged for turn in turns)
-        self._supplied, self._segments = None, ()
-        self._sampled, self._began = sum(map(_action_length, turns)), time.monotonic()
+        self._begun, self._segments = None, ()
+        self._sampled, self._began_at = sum(turn.end - turn.start for turn in turns), time.monotonic()
         self._new_buffer(ids)
 
     def _new_buffer(self, ids: Ids) -> None:
@@ -738,20 +740,23 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         stop: StopReason | None,
         length: int,
         *,
-        place: tuple[int, int, int] = (0, 0, 0),
+        offsets: tuple[int, int, int] = (0, 0, 0),
         errors: int = 0,
         judged: int = 0,
         sampled: int = 0,
     ) -> dict[str, Any]:
         """The info after `turns` turns, the last of which is `last`, of a context of `length`."""
-        new_ids_start, feedback_start, segment = place
+        new_ids_start, feedback_start, segment = offsets
+        verdict = None if last is None else last.verdict
+        if verdict is not None and (verdict.gold is not None or verdict.seconds):
+            verdict = _without_gold(verdict)
         info = StepInfo(
             problem_id=problem.id,
-            prompt=self._shown(problem).prompt,
+            prompt=problem.prompt if self.prompt_template is None else self._shown(problem).prompt,
             metadata={k: v if type(v) in _PLAIN else copy.deepcopy(v) for k, v in problem.metadata.items()},
             turn=turns,
             turns_left=0 if stop is not None else self.num_turns - turns,
-            verdict=None if last is None else _without_gold(last.verdict),
+            verdict=verdict,
             response="" if last is None else last.response,
             feedback="" if last is None else last.feedback,
             new_ids_start=new_ids_start,
@@ -774,10 +779,6 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         from mathturn_gym.base.render import print_new
 
         print_new(self._shown(self.problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
-
-
-def _action_length(turn: TurnRecord) -> int:
-    return turn.feedback_start - turn.start
 
 
 def _check_template(template: str | None) -> str | None:

@@ -140,7 +140,8 @@ def get_terms(terms: RewardTerms | None) -> dict[str, Term]:
         isinstance(given_terms, Mapping) and all(isinstance(one, str) for one in given_terms)
     ):
         raise InvalidValueError(
-            f"reward_terms must be a table of NAME = WEIGHT, or a function under its name, got {shown(given_terms)}"
+            f"reward_terms must be weights or functions by name, as {{'format': 1.0}}, got {shown(given_terms)}; on the"
+            " command line --reward-term format=1.0"
         )
     for name, given in (terms or {}).items():
         if name == "verdict":

@@ -149,7 +149,10 @@ class TurnVerifier:
                 return [self.verifier.verify(contexts[0].response, contexts[0].problem.gold)]
             return self.verifier.verify_batch([c.response for c in contexts], [c.problem.gold for c in contexts])
         answers = self._ask(contexts) if contexts else []
-        self._count(answers, contexts)
+        if any(isinstance(answer, _Raised) for answer in answers):
+            self._note_errors(answers, contexts)
+        elif answers:
+            self._answered = True
         return [self._verdict(answer, context) for answer, context in zip(answers, contexts, strict=True)]
 
     def submit_turns(self, contexts: Sequence[TurnContext]) -> list[Future[Verdict]]:
@@ -198,10 +201,10 @@ class TurnVerifier:
     def _ask(self, contexts: Sequence[TurnContext]) -> list[Any]:
         """An answer, or a `_Raised`, per turn."""
         if self._batch is None:
-            return _gathered([self._begun(context) for context in contexts])
+            return self._ask_one_by_one(contexts)
         answers = self._ask_batch(contexts)
         if isinstance(answers, _Raised):
-            # One turn after the other, so that only the culprit's is undecided.
+            # One turn after the other, so that only the turn that makes it raise is undecided.
             found = [answers] if len(contexts) == 1 else [self._ask_batch([context]) for context in contexts]
             return [one if isinstance(one, _Raised) else one[0] for one in found]
         return answers
@@ -235,25 +238,27 @@ class TurnVerifier:
             )
         return answers
 
-    def _begun(self, context: TurnContext) -> Any:
-        """The function's result, which may be an awaitable, or a `_Raised`."""
+    def _ask_one_by_one(self, contexts: Sequence[TurnContext]) -> list[Any]:
+        """The function's answers, one call per turn; coroutines of all turns are awaited together."""
         assert self._call is not None
-        try:
-            if self._form == "context":
-                return self._call(context)
-            return self._call(context.response, context.problem.gold)
-        except Exception as error:  # whatever a model's text provokes in a user's code
-            return _Raised(error)
+        answers: list[Any] = []
+        for context in contexts:
+            arguments = (context,) if self._form == "context" else (context.response, context.problem.gold)
+            try:
+                answers.append(self._call(*arguments))
+            except Exception as error:  # whatever a model's text provokes in a user's code
+                answers.append(_Raised(error))
+        return _gathered(answers) if any(map(inspect.isawaitable, answers)) else answers
 
     # ---- answers
 
-    def _count(self, answers: Sequence[Any], contexts: Sequence[TurnContext]) -> None:
-        """Logs what was raised; raises where the verifier has never answered, and has had its chances."""
+    def _note_errors(self, answers: Sequence[Any], contexts: Sequence[TurnContext]) -> None:
+        """Logs what was raised; raises where the verifier has never answered and has raised `GIVE_UP_AFTER` times."""
         raised = [(a.error, c) for a, c in zip(answers, contexts, strict=True) if isinstance(a, _Raised)]
         if len(raised) < len(answers):
             self._answered = True
         for error, context in raised:
-            # One traceback tells all that a thousand of them would.
+            # Only the first error is logged with its traceback: the others are mostly the same.
             trace = error if not self._failures else None
             self._failures += 1
             _LOG.error(
@@ -264,7 +269,7 @@ class TurnVerifier:
                 error,
                 exc_info=trace,
             )
-        if raised and not self._answered and self._failures >= GIVE_UP_AFTER:
+        if not self._answered and self._failures >= GIVE_UP_AFTER:
             error, context = raised[-1]
             raise UserFunctionError(
                 f"verifier {self.name} has raised on each of its {self._failures} calls, the last time"

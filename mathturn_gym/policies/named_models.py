@@ -85,9 +85,11 @@ def convert_gguf(file: str | Path, folder: str | Path, *, overwrite: bool = Fals
 
 
 def _require_gguf() -> None:
-    if find_spec("gguf") is None:
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+    if missing:
         raise MissingDependencyError(
-            "reading GGUF files needs gguf: pip install 'mathturn-gym[models]' (or pip install gguf)"
+            f"reading GGUF files needs {' and '.join(missing)}: pip install 'mathturn-gym[models]'"
+            f" (or pip install {' '.join(missing)})"
         )
 
 

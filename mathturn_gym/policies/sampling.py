@@ -15,12 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_BLOCK: Final = 128
+_SMALL_VOCABULARY: Final = 8192
+"""Vocabularies up to this size are summed in one piece: blocks would save nothing there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +78,28 @@ class Sampling:
         return torch.log_softmax(logits_BV, dim=-1)
 
     def draw(self, logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
-        """The id at which the cumulative distribution first exceeds each uniform number, int64 (B,)."""
+        """The id at which the cumulative distribution first exceeds each uniform number, int64 (B,).
+
+        For large vocabularies the sums of blocks find the block, and cumulative sums inside it the id: a cumulative sum over
+        everything took three times as long, a sixth of a decoding step of 64 rows (issue 33). All sums are float64 in both forms, but
+        are added in another order. So an id can differ from the other form's only where a uniform number lies within their
+        rounding (about 1e-15) of the border between two ids. Which form is taken depends on the vocabulary alone.
+        """
         if self.temperature == 0.0:
             return logprobs_BV.argmax(dim=-1)
-        cdf_BV = torch.cumsum(logprobs_BV.exp(), dim=-1, dtype=torch.float64)
-        total_B = cdf_BV[:, -1]
-        # Below the total, however it was rounded: the last id of positive probability is the last that can be drawn.
-        target_B = torch.minimum(uniforms_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
-        return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_max(cdf_BV.shape[1] - 1)
+        probs_BV, size = logprobs_BV.exp(), logprobs_BV.shape[1]
+        if size <= _SMALL_VOCABULARY:
+            cdf_BV = torch.cumsum(probs_BV, dim=-1, dtype=torch.float64)
+            return _first_above(cdf_BV, uniforms_B * cdf_BV[:, -1])
+        ends_BN = torch.cumsum(_block_sums(probs_BV), dim=-1)
+        target_B = uniforms_B * ends_BN[:, -1]
+        block_B1 = _first_above(ends_BN, target_B)[:, None]
+        before_B = torch.where(block_B1 > 0, ends_BN.gather(1, (block_B1 - 1).clamp_min(0)), 0.0)[:, 0]
+        ids_BK = block_B1 * _BLOCK + torch.arange(_BLOCK, device=probs_BV.device)
+        inside_BK = probs_BV.gather(1, ids_BK.clamp_max(size - 1)).masked_fill(ids_BK >= size, 0.0)
+        cdf_BK = torch.cumsum(inside_BK, dim=-1, dtype=torch.float64)
+        found_B = block_B1[:, 0] * _BLOCK + _first_above(cdf_BK, target_B - before_B)
+        return found_B.clamp_max(size - 1)  # of logits that are not finite: the caller names them
 
     def _truncate(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """Logits with -inf outside the top-k and top-p sets; ties go to the smaller id."""
@@ -92,6 +112,26 @@ class Sampling:
             # An id stays while those before it have not yet reached top_p: the first always does.
             keep_BV &= probs_BV.cumsum(dim=-1) - probs_BV < self.top_p
         return torch.full_like(logits_BV, -torch.inf).scatter(-1, order_BV, sorted_BV.masked_fill(~keep_BV, -torch.inf))
+
+
+def _first_above(cdf_BN: torch.Tensor, target_B: torch.Tensor) -> torch.Tensor:
+    """The first place of each row whose cumulative sum exceeds the target, int64 (B,)."""
+    total_B = cdf_BN[:, -1]
+    # Below the total, however it was rounded: the last place of positive probability is the last that can be found.
+    target_B = torch.minimum(target_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
+    return torch.searchsorted(cdf_BN, target_B[:, None], right=True)[:, 0].clamp_max(cdf_BN.shape[1] - 1)
+
+
+def _block_sums(probs_BV: torch.Tensor) -> torch.Tensor:
+    """The sums of `_BLOCK` probabilities each, the last block shorter, float64 (B, N)."""
+    whole = probs_BV.shape[1] // _BLOCK * _BLOCK
+    blocks_BNK = probs_BV[:, :whole].view(len(probs_BV), whole // _BLOCK, _BLOCK)
+    if probs_BV.device.type == "cpu":  # torch would write all of it as float64 first: three times as slow
+        sums_BN = torch.from_numpy(blocks_BNK.detach().numpy().sum(axis=-1, dtype=np.float64))
+    else:
+        sums_BN = blocks_BNK.sum(dim=-1, dtype=torch.float64)
+    rest_B1 = probs_BV[:, whole:].sum(dim=-1, keepdim=True, dtype=torch.float64)
+    return torch.cat([sums_BN, rest_B1], dim=-1)
 
 
 def entropy(logprobs_BV: torch.Tensor) -> torch.Tensor:

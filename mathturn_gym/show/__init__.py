@@ -1,1 +1,4 @@
-"""What people look at: notebook displays (`notebook`), HTML pages (`pages`), and the viewer of episodes (`view`)."""
+"""Notebook displays (`notebook`), reports of episodes (`evaluation`) and the viewer of episodes (`view`).
+
+Their parts: pages from the templates of `assets/` (`pages`), charts (`charts`) and tables (`tables`).
+"""

@@ -1,4 +1,4 @@
-"""What a notebook shows of the package's objects: small pieces of HTML, everything in them escaped.
+"""Notebook displays of the package's objects: small pieces of HTML, everything in them escaped.
 
 Colors are read on light and on dark pages; text takes the page's own color. There is no script in them.
 """
@@ -22,19 +22,19 @@ _MOST_ROWS: Final = 24
 
 
 def problem_html(problem: Problem) -> str:
-    """A problem with its accepted answers and what is known of it."""
+    """Returns a problem with its accepted answers and its metadata."""
     facts = [Line(name, "end", str(value)) for name, value in problem.metadata.items()]
     gold = Line("gold", "right", " or ".join(problem.gold))
     return dialogue_html([Line(f"problem {problem.id}", "problem", problem.prompt), gold, *facts])
 
 
 def verdict_html(verdict: Verdict) -> str:
-    """A verdict in a line, in its color."""
+    """Returns a verdict in a line, in its color."""
     return f'<span style="color:{COLORS[verdict.status.value]}">{html_text(verdict_text(verdict))}</span>'
 
 
 def episode_html(episode: Episode) -> str:
-    """An episode: its dialogue, and its first 2,000 ids in cells that are the darker the less likely an id was."""
+    """Returns an episode: its dialogue, and its first 2,000 ids in cells, darker where an id was less likely."""
     dialogue = render_episode(episode, color=False).html
     turn_of = {at: k for k, (start, end) in enumerate(episode.turn_spans.tolist()) for at in range(start, end)}
     cells = []
@@ -43,7 +43,7 @@ def episode_html(episode: Episode) -> str:
     ):
         turn = turn_of.get(at)
         if turn is None:
-            cells.append(f'<span title="position {at}, not trained on" style="opacity:.5">{token}</span>')
+            cells.append(f'<span title="position {at}, masked" style="opacity:.5">{token}</span>')
             continue
         known = "no log-prob" if math.isnan(logprob) else f"log-prob {logprob:.4f}"
         shade = 0.5 if math.isnan(logprob) else min(0.7, 0.08 - 0.12 * logprob)
@@ -57,7 +57,7 @@ def episode_html(episode: Episode) -> str:
 
 
 def batch_html(batch: PackedBatch) -> str:
-    """A packed batch: its size, and each row as a bar in which completions stand out."""
+    """Returns a packed batch: its size, and each row as a bar in which completions stand out."""
     widest = max(batch.max_seqlen, 1)
     mask = batch.loss_mask.detach().cpu().numpy().reshape(-1)
     starts = (
@@ -77,18 +77,18 @@ def batch_html(batch: PackedBatch) -> str:
         )
     rest = batch.num_rows - len(bars)
     more = f"<div>and {rest:,} more rows</div>" if rest > 0 else ""
-    legend = '<small style="opacity:.65">dark: trained on · light: prompt and feedback</small>'
+    legend = '<small style="opacity:.65">dark: trained on · light: masked (prompt and feedback)</small>'
     return f'<div style="max-width:60em">{html_text(repr(batch))}{"".join(bars)}{more}{legend}</div>'
 
 
 def report_html(report: Report) -> str:
-    """The figures of `summarize` as a table, each with its interval drawn where it lies in [0, 1]."""
+    """Returns the metrics of `summarize` as a table, each with its interval drawn where it lies in [0, 1]."""
     rows = []
     for question, names in report.by_question().items():
         rows.append(f'<tr><td colspan="3" style="text-align:left;opacity:.65">{html_text(question)}</td></tr>')
         for name in names:
-            told = f"<td>{html_text(str(report[name]))}</td><td>{_interval(report[name])}</td>"
-            rows.append(f'<tr><td style="text-align:left;padding-left:1em">{html_text(name)}</td>{told}</tr>')
+            cells = f"<td>{html_text(str(report[name]))}</td><td>{_interval(report[name])}</td>"
+            rows.append(f'<tr><td style="text-align:left;padding-left:1em">{html_text(name)}</td>{cells}</tr>')
     head = f"{report.episodes:,} episodes on {report.problems:,} problems, {report.confidence:.0%} intervals"
     counts = f"ended: {_counts(report.stop_reasons)} · turns: {_counts(report.verdicts)}"
     parts = "".join(
@@ -98,7 +98,7 @@ def report_html(report: Report) -> str:
 
 
 def _parts(parts: Mapping[str, Report]) -> str:
-    """One row per value of a key, for the figures that each of them has."""
+    """One row per value of a key, with the accuracies that each of them has."""
     names = [name for name in next(iter(parts.values())).figures if name.startswith("acc@")]
     head = "".join(f"<th>{html_text(name)}</th>" for name in ["", "episodes", *names])
     rows = "".join(
@@ -140,4 +140,4 @@ DISPLAYS: Final[Mapping[str, Callable[[Any], str]]] = {
     "batch": batch_html,
     "report": report_html,
 }
-"""What `mathturn_gym.base.display` shows, by kind."""
+"""The displays of `mathturn_gym.base.display`, by kind of object."""

@@ -1,47 +1,148 @@
-"""Reports as pages: one HTML file each, for light and dark, that holds everything and asks the network for nothing.
+"""Pages: HTML files for light and dark that hold everything they show and ask the network for nothing.
 
-A content security policy names the hashes of the only style and script, so that nothing else in a page can run.
+Templates of `assets/` are filled by Jinja. Every value is escaped, and shown with its invisible characters made `visible`,
+unless the package itself made it as markup (charts). A content security policy names the hashes of the page's own styles
+and scripts, so that nothing else in it can run.
+
+    write_report_page   a verdict, cards, and sections of charts and tables (`mathturn eval`, `mathturn compare`)
+    render_page         any template of ours (the viewer)
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from mathturn_gym.base.files import write_atomically
 from mathturn_gym.base.text import html_text
+from mathturn_gym.show.tables import Table, split_interval
 
-_SORTABLE: Final = 'class="sortable'
+_MANY: Final = 10
+"""Tables with more columns are set more tightly."""
 
 
-def render_report(title: str, body: str) -> str:
-    """The page as a text.
+class Chart(NamedTuple):
+    """A drawing with its title.
+
+    Attributes:
+        title: Above it.
+        drawing: From `show.charts`.
+        words: How to read it; may be empty.
+    """
+
+    title: str
+    drawing: Markup
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a report.
 
     Args:
-        title: Of the page.
-        body: HTML with every text in it escaped. Tables of the class `sortable` are sorted by a click on a heading.
+        title: Its heading.
+        lead: What it shows.
+        charts: Shown first.
+        tables: Shown below; a click on a heading sorts.
+        text: Shown last, as it is.
+        folded: Only the heading is shown until it is clicked.
     """
-    style, script = _asset("report.css"), _asset("sort.js") if _SORTABLE in body else ""
-    rules = {
+
+    title: str
+    lead: str = ""
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    text: str = ""
+    folded: bool = False
+
+
+def write_report_page(
+    path: Path,
+    *,
+    title: str,
+    verdict: Sequence[str],
+    sections: Sequence[Section],
+    cards: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Writes a report as one HTML file.
+
+    Args:
+        path: File to write.
+        title: Its heading.
+        verdict: What the report says, in sentences; the first stands out.
+        sections: In order.
+        cards: Numbers to see first, each with what it is.
+        notes: What a reader must know before the numbers.
+    """
+    sortable = any(section.tables for section in sections)
+    page = render_page(
+        "report/report.html",
+        styles=asset("report/report.css"),
+        scripts=[asset("report/sort.js")] if sortable else [],
+        rules={"img-src": "data:"},
+        title=title,
+        verdict=verdict,
+        cards=cards,
+        notes=notes,
+        sections=sections,
+        many=_MANY,
+    )
+    write_atomically(path, page)
+
+
+def render_page(
+    template: str, *, styles: str, scripts: Sequence[str], rules: Mapping[str, str], title: str, **values: Any
+) -> str:
+    """Returns a page.
+
+    Args:
+        template: Below `assets/`; it extends `report/page.html`.
+        styles: All of the page's styles.
+        scripts: The page's scripts, run in this order.
+        rules: Of the content security policy, besides those that every page has.
+        title: Of the page.
+        **values: What the template shows.
+    """
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            policy=content_policy(styles, scripts, rules),
+            styles=own_markup(styles),
+            scripts=[own_markup(script) for script in scripts],
+            **values,
+        )
+    )
+
+
+def content_policy(styles: str, scripts: Sequence[str], rules: Mapping[str, str]) -> str:
+    """Returns a content security policy under which only these styles and scripts work.
+
+    Args:
+        styles: All of the page's styles.
+        scripts: The page's scripts.
+        rules: Further rules.
+    """
+    every = {
         "default-src": "'none'",
-        "script-src": _digest(script) if script else "'none'",
-        "style-src": _digest(style),
-        "img-src": "data:",
+        "script-src": " ".join(map(_digest, scripts)) or "'none'",
+        "style-src": _digest(styles),
+        **rules,
         "base-uri": "'none'",
         "form-action": "'none'",
     }
-    policy = "; ".join(f"{name} {value}" for name, value in rules.items())
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{html_text(title)}</title>\n<style>{style}</style>\n</head>\n"
-        f"<body>\n<main>\n<h1>{html_text(title)}</h1>\n{body}\n</main>\n"
-        f"{f'<script>{script}</script>' if script else ''}\n</body>\n</html>\n"
-    )
+    return "; ".join(f"{name} {value}" for name, value in every.items())
 
 
 def _digest(text: str) -> str:
@@ -49,5 +150,30 @@ def _digest(text: str) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
-    return (files("mathturn_gym") / "assets" / "report" / name).read_text(encoding="utf-8")
+def asset(name: str) -> str:
+    """Returns the text of a file below `assets/`."""
+    return (files("mathturn_gym") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(asset),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["split_interval"] = split_interval
+    return environment
+
+
+def _shown(value: object) -> Markup:
+    """Returns what a template shows of a value: markup of ours as it is, everything else as `html_text`."""
+    return value if isinstance(value, Markup) else own_markup(html_text(str(value)))
+
+
+def own_markup(text: str) -> Markup:
+    """Returns text as markup that templates show unescaped: the package's own, in which all texts of others are escaped."""
+    return Markup(text)  # noqa: S704 - the only place

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from mathturn_gym.base import files
 from mathturn_gym.base.files import locked, replacing, sync, tidy, write_atomically
 from mathturn_gym.errors import LockedError, StorageError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,12 +78,11 @@ def test_what_is_no_name_is_not_asked_for(hub: Hub) -> None:
     assert all(is_hub_name(name) for name in ("gpt2", "Qwen/Qwen2.5-0.5B-Instruct", "a_b/c.d"))
 
 
-def test_offline_the_answer_comes_at_once() -> None:
+@pytest.mark.usefixtures("nothing_is_asked")
+def test_offline_nothing_is_asked() -> None:
     model_folders._hub_has.cache_clear()
-    started = time.perf_counter()
     with pytest.raises(OSError, match="OfflineModeIsEnabled"):
         pretrained_kwargs("nobody/nothing")
-    assert time.perf_counter() - started < 2.0
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -101,6 +101,7 @@ def test_every_layer_of_a_deep_model_runs_compiled(monkeypatch: pytest.MonkeyPat
     assert graphs[0] <= 2, "layers or lengths have graphs of their own"
 
 
+@pytest.mark.slow  # the compiler itself; all tests above trace, without it
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU needs g++")
 def test_a_compiled_layer_computes_the_same() -> None:
     torch.manual_seed(0)

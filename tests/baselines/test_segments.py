@@ -112,8 +112,10 @@ def test_what_is_left_is_enough_for_every_rank(small: Small, monkeypatch: pytest
     trainer = make(small, "grpo", group_size=2, minibatches=1, entropy_weight=0.0)
     try:
         batch = pack(episodes_in_segments(2, 50), advantages=[[0.0] * 3] * 6 + [[1.0] * 3, [-1.0] * 3])
-        assert len(trainer._that_teaches(batch).facts) == 2
+        kept, dropped = trainer._drop_rows_without_advantage(batch)
+        assert dropped is not None
+        assert ([fact["index"] for fact in kept.facts], len(dropped.facts)) == ([6, 7], 6)
         monkeypatch.setattr(Trainer, "fewest_episodes", 3)
-        assert trainer._that_teaches(batch) is batch
+        assert trainer._drop_rows_without_advantage(batch) == (batch, None)
     finally:
         trainer.close()

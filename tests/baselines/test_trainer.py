@@ -344,7 +344,7 @@ def test_rows_without_a_gradient_are_not_computed(small: Small, monkeypatch: pyt
     weights = []
     for spared in (True, False):
         if not spared:
-            monkeypatch.setattr(Trainer, "_that_teaches", lambda self, minibatch: minibatch)
+            monkeypatch.setattr(Trainer, "_drop_rows_without_advantage", lambda self, minibatch: (minibatch, None))
         trainer = Trainer(config)
         seen.append(_counts_rows(trainer, monkeypatch))
         figures = trainer.step()
@@ -354,6 +354,28 @@ def test_rows_without_a_gradient_are_not_computed(small: Small, monkeypatch: pyt
     assert seen[1] == [32]
     assert 0 < sum(seen[0]) < 32, "some groups are uniform, some are not"
     assert torch.allclose(weights[0], weights[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("episodes", "tolerance"), [(12, 1e-4), (64, 0.15)])
+def test_metrics_are_means_over_all_tokens_also_where_rows_are_dropped(
+    small: Small, monkeypatch: pytest.MonkeyPatch, episodes: int, tolerance: float
+) -> None:
+    """Issue 34: the entropy of the rows that were kept was divided by the tokens of all rows, so it looked like collapse."""
+    settings = {"entropy_weight": 0.0, "group_size": 2, "batch_episodes": episodes, "minibatches": 1, "epochs": 2}
+    config = small("grpo", {**settings, "learning_rate": 1e-3, "warmup": 0, **QUIET})
+    found = []
+    for dropped in (True, False):
+        if not dropped:
+            monkeypatch.setattr(Trainer, "_drop_rows_without_advantage", lambda self, minibatch: (minibatch, None))
+        trainer = Trainer(config)
+        rows = _counts_rows(trainer, monkeypatch)
+        found.append(trainer.step())
+        trainer.close()
+    assert rows == [episodes, episodes]
+    assert 0.2 < found[0]["train/uniform_groups"] < 0.9, "some groups are uniform, some are not"
+    for name in ("entropy", "ratio_mean", "clip_fraction", "approximate_kl"):
+        assert found[0][f"train/{name}"] == pytest.approx(found[1][f"train/{name}"], rel=tolerance, abs=1e-4), name
+    assert found[1]["train/approximate_kl"] > 1e-4, "the second step is off policy"
 
 
 def _counts_rows(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[int]:

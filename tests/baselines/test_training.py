@@ -212,7 +212,9 @@ def test_a_finished_run_that_is_resumed_has_nothing_left_to_do(tmp_path: Path, s
     assert (tmp_path / "run" / "result.json").stat().st_mtime_ns == result.st_mtime_ns
 
 
-def test_a_run_of_constant_rate_can_be_made_longer(tmp_path: Path, small: Small, timeless: Timeless) -> None:
+def test_a_run_can_be_made_longer(
+    tmp_path: Path, small: Small, timeless: Timeless, caplog: pytest.LogCaptureFixture
+) -> None:
     parts = small(settings={"evaluation.test_episodes": 8}).to_json()
     parts["optimization"] |= {"schedule": "constant", "final_learning_rate": None}
     config = RunConfig.from_json(parts)
@@ -223,8 +225,13 @@ def test_a_run_of_constant_rate_can_be_made_longer(tmp_path: Path, small: Small,
     assert longer.test == whole.test
     assert short.test is not None
     train(small(), run_dir=tmp_path / "falling", on_progress=interrupt_at(1))
-    with pytest.raises(CheckpointError, match=r"budget.episodes was 24, is 32"):
-        train(small(episodes=32), run_dir=tmp_path / "falling", resume=True)
+    with pytest.raises(CheckpointError, match=r"budget.episodes was 24, is 16"):
+        train(small(episodes=16), run_dir=tmp_path / "falling", resume=True)
+    with pytest.raises(CheckpointError, match=r"budget.tokens was None, is 9"):
+        train(small(tokens=9), run_dir=tmp_path / "falling", resume=True)
+    assert "learning rates follow it" not in caplog.text, "a constant one does not"
+    assert len(train(small(episodes=32), run_dir=tmp_path / "falling", resume=True).history) == 5
+    assert "learning rates follow it (schedule 'linear')" in caplog.text
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path: Path, small: Small) -> None:

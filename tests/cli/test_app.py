@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from mathturn_gym.baselines.tasks import task_names
 from mathturn_gym.cli.app import app, main
 from mathturn_gym.errors import InvalidValueError
 
@@ -30,6 +35,38 @@ def test_every_command_explains_itself() -> None:
         assert len(shown.output) > 200
 
 
+def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below a group, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_shows_the_whole_name_of_every_option_at_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 37: `--max-completion-t…`."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = invoke(*words, "--help").output
+    for option in COMMANDS[words].params:
+        if not getattr(option, "hidden", False):
+            for name in (*option.opts, *option.secondary_opts):
+                assert re.search(rf"(?<!\S|-)(?:[\w-]+,)?{re.escape(name)}(?=[\s,])", shown), name
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "compare"])
+def test_help_names_the_tasks_that_there_are(command: str) -> None:
+    shown = re.sub(r"[│\s]+", " ", invoke(command, "--help").output)
+    assert ", ".join(task_names()) in shown
+
+
 def test_users_mistakes_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     script = "from mathturn_gym.cli.app import main; main()"
     args = ["train", "linz", "--run-dir", str(tmp_path / "x")]
@@ -47,6 +84,21 @@ def test_a_mistakes_message_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit):
         main()
     assert "InvalidValueError: [/x] ␛[31m⟨U+202E⟩abc" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "most"), [("--version", 600), ("--help", 700), ("info", 800)])
+def test_what_needs_no_model_loads_no_heavy_library(option: str, most: int) -> None:
+    """Counts modules, not seconds: with torch there are 1,500."""
+    script = (
+        "import sys\nfrom mathturn_gym.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(len(sys.modules), *sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True, check=True)
+    count, *modules = done.stdout.splitlines()[-1].split()
+    assert not {"torch", "transformers", "scipy", "sympy", "matplotlib"} & set(modules)
+    assert int(count) < most
+    assert option != "--version" or done.stdout.splitlines()[0] == version("mathturn-gym")
 
 
 def test_info() -> None:

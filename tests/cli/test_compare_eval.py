@@ -26,7 +26,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def test_two_evaluations_are_compared(folders: tuple[str, str], tmp_path: Path) -> None:
-    done = run("compare-eval", *folders, "--out", str(tmp_path / "c.json"), "--permutations", "200")
+    done = run("compare-eval", *folders, "--out", str(tmp_path / "c.json"))
     assert done.exit_code == 0
     assert "24 problems in common" in done.output.replace("\n", " ")
     figure = json.loads((tmp_path / "c.json").read_text())["figures"]["acc@4"]
@@ -36,7 +36,7 @@ def test_two_evaluations_are_compared(folders: tuple[str, str], tmp_path: Path) 
 
 
 def test_chosen_figures_alone_are_shown(folders: tuple[str, str]) -> None:
-    done = run("compare-eval", *folders, "--figure", "acc@1", "--json", "--permutations", "50")
+    done = run("compare-eval", *folders, "--figure", "acc@1", "--json")
     assert list(json.loads(done.output)["figures"]) == ["acc@1"]
     with pytest.raises(InvalidValueError, match="did you mean 'acc@1'"):
         run("compare-eval", *folders, "--figure", "ac@1")
@@ -46,7 +46,7 @@ def test_problems_of_one_alone_are_left_out_and_said(folders: tuple[str, str], t
     lines = Path(folders[1], "episodes.jsonl").read_text().splitlines(keepends=True)
     part = tmp_path / "part.jsonl"
     part.write_text("".join(lines[:10]))
-    assert "14 problems of a, 0 of b" in run("compare-eval", folders[0], str(part), "--permutations", "50").output
+    assert "14 problems of a, 0 of b" in run("compare-eval", folders[0], str(part)).output
 
 
 def test_what_is_no_evaluation_is_named(folders: tuple[str, str], tmp_path: Path) -> None:

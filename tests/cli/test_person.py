@@ -114,7 +114,7 @@ def test_arrows_bring_back_what_was_typed(tmp_path: Path) -> None:
 
     def read_until(text: bytes, times: int) -> None:
         nonlocal seen
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while seen.count(text) < times:
             assert time.monotonic() < end, seen.decode(errors="replace")
             if select.select([outside], [], [], 0.2)[0]:

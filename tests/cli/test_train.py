@@ -118,15 +118,38 @@ def test_folders_in_use_and_changes_to_a_run(tmp_path: Path) -> None:
     assert invoke(*args, "--keep", "1").exit_code == 0
     with pytest.raises(InvalidValueError, match="holds a run already"):
         invoke(*args)
-    for option in (["--seed", "3"], ["--tokens", "9"], ["--num-turns", "2"], ["--algorithm", "ppo"], ["--keep", "3"]):
+    for option in (["--seed", "3"], ["--num-turns", "2"], ["--algorithm", "ppo"], ["--keep", "3"]):
         with pytest.raises(InvalidValueError, match=r"leave out [\w.]+, or begin another run"):
             invoke("train", "--run-dir", str(run), "--resume", *option)
     with pytest.raises(CheckpointError, match="no run in"):
         invoke("train", "--run-dir", str(tmp_path / "nothing"), "--resume")
     lines = (run / "metrics.jsonl").read_text()
-    assert invoke("train", "--run-dir", str(run), "--resume").exit_code == 0, "a finished run has nothing left to do"
+    done = invoke("train", "--run-dir", str(run), "--resume")
+    assert done.exit_code == 0, "a finished run has nothing left to do"
+    assert "nothing new: this run had used its budget up (8 episodes" in done.output
     assert (run / "metrics.jsonl").read_text() == lines
     assert invoke(*args, "--overwrite").exit_code == 0
+
+
+def test_a_larger_budget_goes_on_with_a_finished_run(
+    tmp_path: Path, commands_in: Commands, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 37: `train` on a finished run said nothing new, and refused more episodes."""
+    run = tmp_path / "run"
+    args = ["train", "lins", "--run-dir", str(run), *SMALL]
+    assert invoke(*args, "--episodes", "8").exit_code == 0
+    with pytest.raises(InvalidValueError, match=r"holds a run already .finished.: .*--resume --episodes N"):
+        invoke(*args, "--episodes", "16")
+    more, _ = commands_in(invoke("train", "--run-dir", str(run), "--resume").output)
+    assert more[-2:] == ["--episodes", "16"]
+    assert "learning rates follow it (schedule 'linear')" not in caplog.text
+    assert invoke(*more).exit_code == 0
+    assert "learning rates follow it (schedule 'linear')" in caplog.text
+    assert [row["episodes"] for row in timeless(run)] == [0, 8, 16]
+    assert json.loads((run / "config.json").read_text())["budget"]["episodes"] == 16
+    for smaller in (["--episodes", "8"], ["--tokens", "9"]):
+        with pytest.raises(CheckpointError, match="cannot be resumed with another config: budget"):
+            invoke("train", "--run-dir", str(run), "--resume", *smaller)
 
 
 def test_algorithms_and_tasks_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ class PretendSession(Session):
             raise SystemExit(7)
         if self.options.wait and self.options.wait_only in (None, self.config.seed) and not resume:
             (folder.path / "waiting").touch()
-            end = time.monotonic() + 60
+            end = time.monotonic() + 600
             while not interrupted() and time.monotonic() < end:
                 time.sleep(0.02)
 

@@ -70,7 +70,7 @@ def test_the_row_that_others_are_held_against_is_one_of_them(tmp_path: Path) -> 
 
 
 def test_the_repositorys_comparisons_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(__file__).parents[2] / "benchmarks"
+    folder = Path(__file__).parents[2] / "experiments"
     files = sorted(folder.glob("*.toml"))
     assert len(files) >= 5
     monkeypatch.chdir(folder.parent)  # tasks of their own are named from there

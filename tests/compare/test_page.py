@@ -1,16 +1,19 @@
-"""The page and the pictures of a comparison: whatever rows are called, every column seen, every table sorted by a click."""
+"""The page and the charts of a comparison: whatever rows are called, every column seen, every table sorted by a click."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from mathturn_gym.compare import Cell, Outcome, Point, Results
-from mathturn_gym.compare.figures import draw_all
-from mathturn_gym.compare.report import write_page
+from mathturn_gym.compare.charts import aggregate_chart, curve_charts, difference_charts, profile_chart
 from mathturn_gym.compare.summary import aggregate_table, improvement_table, task_table
+from mathturn_gym.compare.verdict import difference_table, paired_differences, verdict
+from mathturn_gym.show.charts import standalone
+from mathturn_gym.show.pages import Chart, Section, write_report_page
 
 HOSTILE = [r"$\frac{1$", "[/x]<script>window.owned=1</script>", "\x1b[31m\u202eabc", "_left_out"]
 NAMES = ["clipped_reinforce", "maskable_ppo", "recurrent_ppo", "expert_iteration", *(f"row_{i}" for i in range(8))]
@@ -29,31 +32,43 @@ def results(labels: list[str], seeds: int = 2, tasks: tuple[str, ...] = ("add1",
     return Results(outcomes)
 
 
-def write(path: Path, found: Results, pictures: list[tuple[str, str]]) -> None:
+def charts_of(found: Results) -> list[Chart]:
+    held = paired_differences(found)
+    assert held is not None
+    pooled = aggregate_chart(found, "test", resamples=5, seed=0)
+    assert pooled is not None
+    return [*curve_charts(found, "tokens"), *difference_charts(held), pooled, profile_chart(found, "test")]
+
+
+def write(path: Path, found: Results) -> None:
+    held = paired_differences(found)
+    assert held is not None
     tables = [
         aggregate_table(found, "test", resamples=10, seed=0),
         task_table(found, found.tasks[0], "tokens", resamples=10, seed=0),
         improvement_table(found, "test"),
+        difference_table(found, held),
     ]
-    sections = [("All", "lead", tables, pictures)]
-    write_page(path, title=found.labels[0], command="x", counts={"failed": 1}, sections=sections, facts={"a": "b"})
+    sections = [Section(title="All", lead="lead", tables=tables, charts=charts_of(found))]
+    write_report_page(path, title=found.labels[0], verdict=verdict(found, held), sections=sections)
 
 
 def test_rows_may_be_called_anything(tmp_path: Path) -> None:
     found = results(HOSTILE)
-    pictures = draw_all(found, tmp_path, resamples=5, seed=0)
-    assert len(pictures) == 11
-    write(tmp_path / "report.html", found, pictures)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<script>window" not in page
-    assert "␛[31m⟨U+202E⟩abc" in page
-    assert not set(page) & {"\x1b", "\u202e"}
+    write(tmp_path / "report.html", found)
+    pages = [(tmp_path / "report.html").read_text(encoding="utf-8"), *(standalone(c.drawing) for c in charts_of(found))]
+    assert "␛[31m⟨U+202E⟩abc" in pages[0]
+    for page in pages:
+        assert "<script>window" not in page
+        assert not set(page) & {"\x1b", "\u202e"}
+    for page in pages[1:]:
+        assert ElementTree.fromstring(page).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # Playwright's own pipes
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_in_a_browser(browser: Any, tmp_path: Path, scheme: str) -> None:
-    write(tmp_path / "report.html", results([*HOSTILE[:3], *NAMES], seeds=5, tasks=("add1", "lins")), [])
+    write(tmp_path / "report.html", results([*HOSTILE[:3], *NAMES], seeds=5, tasks=("add1", "lins")))
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     errors: list[str] = []
@@ -69,9 +84,9 @@ def test_the_page_in_a_browser(browser: Any, tmp_path: Path, scheme: str) -> Non
         return [text.split(" ")[0] for text in table.locator("tbody td:first-child").all_inner_texts()]
 
     assert names()[0] == "row_7", "the best comes first"
-    table.locator("th:has-text('optimality gap')").click()
-    assert table.locator("th[aria-sort='descending']").inner_text().startswith("optimality gap")
-    assert names()[-1] == "row_7"
+    table.locator("th:text-is('median')").click()
+    assert table.locator("th[aria-sort='descending']").inner_text().startswith("median")
+    assert names()[0] == "row_7"
     table.locator("th").nth(0).focus()
     page.keyboard.press("Enter")
     assert names()[-8:] == [f"row_{i}" for i in range(8)]

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from mathturn_gym.compare import Cell, Outcome, Point, Results
 from mathturn_gym.compare.results import value_at
 from mathturn_gym.compare.summary import (
-    Table,
     aggregate_table,
-    as_html,
-    as_markdown,
-    as_rich,
     best_first,
     cell_table,
-    difference_table,
     improvement_table,
     remarks,
     seed_table,
     task_table,
 )
+from mathturn_gym.compare.verdict import brief_table, difference_table, paired_differences, verdict
 from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.show.pages import Section, write_report_page
+from mathturn_gym.show.tables import Table, as_markdown, as_rich
 
 
 def cell(label: str = "a", task: str = "t", seed: int = 0, tokens: int | None = 1000, **settings: Any) -> Cell:
@@ -152,7 +153,7 @@ def test_nothing_is_dropped_silently() -> None:
         "unequal budgets on this task: here 1,000 tokens",
     ]
     assert remarks(results, "b", "t") == [
-        "1 of 5 runs stopped early (seed 2 at 800 tokens: no better for 5 evaluations): its last evaluation holds on",
+        "1 of 5 runs stopped early (seed 2 at 800 tokens: no better for 5 evaluations): its last evaluation counts from there on",
         "not run: seed 3, 4",
         "unequal budgets on this task: here 2,000 tokens",
         "ended before a budget was used up (seed 1: after 1,500 tokens and 5.0 CPU seconds)",
@@ -177,7 +178,8 @@ def test_a_row_without_a_score_on_one_task_is_not_ranked_over_all() -> None:
         [outcome(cell("a", "t")), outcome(cell("a", "u")), outcome(cell("b", "t")), Outcome(cell("b", "u"), "failed")]
     )
     table = aggregate_table(results, "tokens", resamples=50, seed=0)
-    assert table.rows[1] == ["b ¹", "1/2", "–", "–", "–", "–"]
+    assert table.columns == ["algorithm", "runs", "mean"], "median, IQM and optimality gap say the same"
+    assert table.rows[1] == ["b ¹", "1/2", "–"]
     assert table.notes == ["no score on u: not comparable over all tasks"]
     assert results.complete("tokens") == ["a"]
 
@@ -222,15 +224,21 @@ def test_improvement_table_stresses_what_the_interval_says() -> None:
     assert table.best == {(0, 2), (1, 1)}
 
 
+def as_html(tmp_path: Path, table: Table) -> str:
+    """The table as a report shows it."""
+    write_report_page(tmp_path / "t.html", title="", verdict=[], sections=[Section(title="", tables=[table])])
+    return (tmp_path / "t.html").read_text(encoding="utf-8").split("<body>")[1].split("<script>")[0]
+
+
 def printed(table: Table, width: int) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(as_rich(table, width))
     return console.export_text()
 
 
-def test_texts_are_shown_as_they_are() -> None:
+def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
     table = Table("<b>t</b> [red]", ["a|b", "c"], "lead", [["x_y* [bold]", "<script>"]], ["see `it`"], {(0, 1)})
-    page = as_html(table)
+    page = as_html(tmp_path, table)
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "&lt;b&gt;t" in page
@@ -238,14 +246,14 @@ def test_texts_are_shown_as_they_are() -> None:
     assert r"| a\|b | c |" in as_markdown(table)
     assert "x_y* [bold]" in printed(table, 100)
     hostile = Table("\x1b[31m\u202et", ["\x1b[31m\u202e"], "\x1b[31m\u202e", [["\x1b[31m\u202e"]], ["\x1b[31m\u202e"])
-    for shown in (as_html(hostile), as_markdown(hostile), printed(hostile, 100)):
+    for shown in (as_html(tmp_path, hostile), as_markdown(hostile), printed(hostile, 100)):
         assert shown.count("␛[31m⟨U+202E⟩") == 5
         assert "\x1b" not in shown
         assert "\u202e" not in shown
 
 
-def test_intervals_stand_below_their_values_on_a_page() -> None:
-    page = as_html(Table("t", ["a", "b"], rows=[["x [y]", "0.5 [0.4, 0.6]"], ["z", "tokens 3"]]))
+def test_intervals_stand_below_their_values_on_a_page(tmp_path: Path) -> None:
+    page = as_html(tmp_path, Table("t", ["a", "b"], rows=[["x [y]", "0.5 [0.4, 0.6]"], ["z", "tokens 3"]]))
     assert '<td class="">x [y]</td><td class="">0.5<small>[0.4, 0.6]</small></td>' in page
     assert '<td class="">tokens 3</td>' in page
 
@@ -265,8 +273,8 @@ def test_scores_of_tasks_with_different_ends_are_put_on_one_scale_before_they_ar
     outcomes = [outcome(cell("a", task, seed), last=0.6 + 0.01 * seed) for task in ("t", "hidden") for seed in range(3)]
     scales = {"hidden": {"acc@1": (0.125, 0.125), "acc@4": (0.35, 0.625)}}
     results = Results(outcomes, scales=scales)
-    assert results.normalized("a", "test")[0] == pytest.approx([0.6, 0.61, 0.62])
-    assert results.normalized("a", "test")[1] == pytest.approx([0.25 / 0.275, 0.26 / 0.275, 0.27 / 0.275])
+    assert results.normalized("a", "test")[0].tolist() == pytest.approx([0.6, 0.61, 0.62])
+    assert results.normalized("a", "test")[1].tolist() == pytest.approx([0.25 / 0.275, 0.26 / 0.275, 0.27 / 0.275])
     table = aggregate_table(results, "test", resamples=200, seed=0)
     mean = table.rows[0][list(table.columns).index("mean")]
     assert mean.startswith("0.778 ["), mean
@@ -302,23 +310,100 @@ def test_rows_are_held_against_one_seed_by_seed() -> None:
     outcomes += [outcome(cell("short", seed=2), last=0.6), outcome(cell("short", seed=7), last=0.1)]
     outcomes += [Outcome(cell("lost"), "failed", "no luck")]
     results = Results(outcomes)
-    assert results.paired("short", "base", "test", "t").tolist() == [[0.6], [0.7]]
-    assert results.paired("lost", "base", "test", "t").shape == (2, 0)
-    table = difference_table(results, "t", "base")
-    assert table.title == "t: difference from base, final policies (test split)"
+    assert results.by_seed("short", "test", "t").tolist()[2:] == [0.6, 0.1]
+    found = paired_differences(results, "base")
+    assert found is not None
+    table = difference_table(results, found)
+    assert table.title == "Differences from base"
     rows = {row[0].split()[0]: row[1:] for row in table.rows}
-    assert list(rows) == ["better", "same", "short", "lost"]
-    assert rows["better"] == ["3", "+0.000", "+0.101 [+0.099, +0.103]"]
-    assert rows["same"] == ["3", "+0.000", "+0.000"]
-    assert rows["short"] == ["1", "+0.000", "-0.100"]
+    assert list(rows) == ["base", "better", "same", "short", "lost"]
+    assert rows["base"] == ["", "0.500", ""]
+    assert rows["better"] == ["3", "0.601", "+0.101 [+0.099, +0.103]"]
+    assert rows["same"] == ["3", "0.500", "+0.000"]
+    assert rows["short"] == ["1", "0.350", "-0.100"]
     assert rows["lost"] == ["0", "–", "–"]
-    assert table.best == {(0, 3)}
+    assert table.best == {(1, 3)}
     assert "each run scores exactly what base's with the same seed does" in table.notes
     assert any("failed" in note for note in table.notes)
-    assert table.rows[0][0] == "better ¹", "seeds that another row has are missing"
+    said = verdict(results, found)
+    assert said[0].startswith("base is behind better by 0.101 [0.099, 0.103] and differs from same (+0.000), short")
+    assert said[0].endswith("on t (acc@4, 3 seeds).")
+    assert said[-1] == "Of 12 runs, 1 failed: the tables say which."
 
 
-def test_what_seeds_share_is_told_of_the_seeds_that_all_rows_have() -> None:
+def two_tasks(gaps: Mapping[str, float], seeds: int, noise: float = 0.02) -> Results:
+    """Rows that lie apart by `gaps` on task "t" and are level on "u"; seeds differ by more than that."""
+    rng = np.random.default_rng(0)
+    outcomes = []
+    for task in ("t", "u"):
+        for seed in range(seeds):
+            luck = 0.1 * float(rng.normal())
+            for label, gap in gaps.items():
+                last = 0.5 + luck + (gap if task == "t" else 0.0) + noise * float(rng.normal())
+                outcomes.append(outcome(cell(label, task, seed), last=last))
+    return Results(outcomes)
+
+
+def test_the_verdict_says_which_row_is_ahead_and_where_none_is() -> None:
+    results = two_tasks({"low": 0.0, "high": 0.2}, seeds=10)
+    found = paired_differences(results)
+    assert found is not None
+    assert (found.reference, found.labels, found.columns) == ("high", ["low"], ["t", "u", "all tasks"])
+    assert found.looked_at == 2
+    over_all, on_t, on_u, limit = verdict(results, found)
+    assert re.fullmatch(
+        r"high is ahead of low by 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\] on all tasks \(normalized score, 10 seeds\)\.",
+        over_all,
+    )
+    assert on_t.startswith("high is ahead of low by 0.")
+    assert on_t.endswith("on t (acc@4, 10 seeds).")
+    assert on_u.startswith("high is not distinguishable from low (")
+    assert re.fullmatch(r"With 10 seeds, differences below about 0\.0\d+ cannot be shown\.", limit)
+    one, other = found.found["low", "t"].difference, found.found["low", "all tasks"].difference
+    assert one.value is not None
+    assert other.value is not None
+    assert other.value == pytest.approx((one.value + (found.found["low", "u"].difference.value or 0)) / 2)
+
+
+def test_two_seeds_show_little_and_say_so() -> None:
+    results = two_tasks({"low": 0.0, "high": 0.05}, seeds=2)
+    said = verdict(results, paired_differences(results))
+    assert "is not distinguishable from" in said[0]
+    assert re.fullmatch(r"With 2 seeds, differences below about 0\.\d+ cannot be shown\.", said[-1])
+    single = two_tasks({"low": 0.0, "high": 0.05}, seeds=1)
+    assert "of which the spread between seeds is not known" in verdict(single, paired_differences(single))[0]
+    alone = two_tasks({"low": 0.0}, seeds=3)
+    assert paired_differences(alone) is None
+    assert verdict(alone, None) == ["No two rows have a result that can be compared."]
+
+
+def test_the_more_differences_are_looked_at_the_larger_they_must_be() -> None:
+    """The best of twelve level rows is ahead of some of them by chance; corrected, it is not."""
+    results = two_tasks({f"row {k}": 0.0 for k in range(12)}, seeds=5)
+    found = paired_differences(results)
+    assert found is not None
+    assert found.looked_at == 12 * 11 / 2 * 2, "the best was chosen among all pairs, on two tasks"
+    p_values = [one.p_value for one in found.found.values()]
+    assert min(p for p in p_values if p is not None) < 0.05
+    assert difference_table(results, found).best == set()
+    named = paired_differences(results, "row 3")
+    assert named is not None
+    assert named.looked_at == 22
+
+
+def test_a_terminal_sees_the_best_rows_and_what_is_pooled() -> None:
+    results = two_tasks({f"a row with a long name {k}": 0.01 * k for k in range(12)}, seeds=3)
+    found = paired_differences(results)
+    assert found is not None
+    table = difference_table(results, found)
+    brief = brief_table(table, 80)
+    assert brief.columns == ["algorithm", "seeds", "all tasks, normalized", "difference"]
+    assert [row[0] for row in brief.rows] == [row[0] for row in table.rows[:8]]
+    assert brief.notes[-1] == "and 4 more rows"
+    assert brief_table(table, 400).columns == list(table.columns)
+
+
+def test_what_seeds_share_is_computed_on_the_seeds_that_all_rows_have() -> None:
     luck = {0: 0.3, 1: 0.5, 2: 0.7, 3: 0.4}
     outcomes = [
         outcome(cell(label, seed=seed), last=level + 0.01 * ((seed + k) % 3))
@@ -332,8 +417,7 @@ def test_what_seeds_share_is_told_of_the_seeds_that_all_rows_have() -> None:
     table = seed_table(results)
     assert [row[:4] for row in table.rows] == [["t", "acc@1", "3", "3"], ["t", "acc@4", "3", "3"]]
     assert table.rows[0][-1] == "–", "all first turns are alike"
-    share = float(table.rows[1][-1].split()[0])
-    assert share > 0.95, "seeds differ by .2, rows of one seed by .01"
+    assert float(table.rows[1][-1]) > 0.95, "seeds differ by .2, rows of one seed by .01"
     assert seed_table(Results([outcome(cell(seed=seed)) for seed in range(3)])).rows == [], "one row shares with nobody"
     assert seed_table(Results([outcome(cell(label)) for label in "ab"])).rows == [], "one seed does not vary"
 

@@ -470,7 +470,7 @@ def test_a_turn_shows_what_came_before_it() -> None:
         assert np.array_equal(one.ids, action)
         assert len(one.earlier) == turn
     (first,) = seen[1].earlier
-    assert np.array_equal(seen[1].context_ids[first.start : first.feedback_start], answer(env, "7"))
+    assert np.array_equal(seen[1].context_ids[first.start : first.end], answer(env, "7"))
     assert not first.verdict.correct
 
 

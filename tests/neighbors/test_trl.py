@@ -154,8 +154,8 @@ def test_rows_that_cannot_be_matched_are_named() -> None:
         ([{"role": "user", "content": "x", "problem_id": "c"}], "problem_id 'c' is not known"),
     ):
         with pytest.raises(InvalidValueError, match=message):
-            rollout._known.id_of(prompt)
-    assert rollout._known.id_of([{"role": "user", "content": "Guess.", "problem_id": "b"}]) == "b"
+            rollout._problems.id_of(prompt)
+    assert rollout._problems.id_of([{"role": "user", "content": "Guess.", "problem_id": "b"}]) == "b"
     with pytest.raises(InvalidValueError, match="two different problems have the id 'a'"):
         rollout.dataset([Problem("a", "Guess.", "3")])
 
@@ -378,6 +378,7 @@ if trainer.accelerator.is_main_process:
 """
 
 
+@pytest.mark.slow  # two processes that import TRL; the tests above hold groups and advantages in one
 def test_groups_across_two_processes(tmp_path: Path) -> None:
     """Six rows a process, groups of four: the second group lies across both. Advantages are those of the whole batch."""
     script = tmp_path / "two.py"

@@ -158,14 +158,21 @@ def slowly(pause: float) -> Callable[[Any, bytes], None]:
 
 
 def test_the_time_limit_is_for_the_whole_answer(server: Any) -> None:
-    server.write = slowly(0.05)
-    started = time.perf_counter()
+    """Each byte comes in time, and the answer never ends."""
+
+    def write(file: Any, content: bytes) -> None:
+        file.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        while True:  # until the policy has left
+            file.write(b" ")
+            file.flush()
+            time.sleep(0.02)
+
+    server.write = write
     with (
         OpenAIPolicy(server.url, timeout=0.4, retries=1, backoff=0.0) as policy,
         pytest.raises(PolicyError, match=r"no whole answer within 0\.4 s"),
     ):
         one(policy)
-    assert time.perf_counter() - started < 3.0
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(server: Any) -> None:
@@ -182,17 +189,32 @@ def test_an_answer_that_is_cut_off_is_asked_for_again(server: Any) -> None:
     assert cuts == []
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that are asked for. Those of more than a second are not made."""
+    asked: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float, result: Any = None) -> Any:
+        asked.append(seconds)
+        return await sleep(0.0 if seconds > 1.0 else seconds, result)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    return asked
+
+
 @pytest.mark.parametrize("form", ["seconds", "date"])
-def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(server: Any, form: str) -> None:
-    with OpenAIPolicy(server.url, backoff=0.01) as policy:
+def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(
+    server: Any, form: str, waits: list[float]
+) -> None:
+    with OpenAIPolicy(server.url, backoff=0.01, timeout=2_000.0) as policy:
         one(policy)
-        waited = 1.0 if form == "seconds" else 2.0
-        server.headers = {"Retry-After": "1" if form == "seconds" else formatdate(time.time() + waited, usegmt=True)}
+        server.headers = {"Retry-After": "999" if form == "seconds" else formatdate(time.time() + 999, usegmt=True)}
         server.failures = [429]
-        started = time.perf_counter()
         policy.complete([PROMPT] * 3, max_tokens=[3] * 3)
-        assert waited - 1.1 < time.perf_counter() - started < waited + 2.0
-        assert time.perf_counter() - started > 0.8
+    longest = max(waits)
+    assert 900 < longest <= 999
+    assert all(wait < 1.0 or wait > 900 for wait in waits)
 
 
 @pytest.mark.parametrize("header", ["soon", "-5", "1e999", "nan", ""])
@@ -211,14 +233,13 @@ def test_a_server_that_wants_to_be_left_alone_for_too_long_is_an_error(server: A
         one(policy)
 
 
-def test_another_replica_does_not_wait_for_a_busy_one(make_server: Callable[[], Any]) -> None:
+def test_another_replica_does_not_wait_for_a_busy_one(make_server: Callable[[], Any], waits: list[float]) -> None:
     servers = [make_server(), make_server()]
     for server in servers[:1]:
-        server.headers, server.failures = {"Retry-After": "3"}, [429] * 50
-    started = time.perf_counter()
+        server.headers, server.failures = {"Retry-After": "30"}, [429] * 50
     with OpenAIPolicy([server.url for server in servers], backoff=0.01) as policy:
         policy.complete([np.array([i]) for i in range(12)], max_tokens=[3] * 12)
-    assert time.perf_counter() - started < 2.0
+    assert max(waits) < 1.0
     assert len(servers[1].completions) == 12
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.policies import sampling as sampling_module
 from mathturn_gym.policies.sampling import Sampling, entropy
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5, 0.5, -3.0, 1.0]])
@@ -69,6 +70,50 @@ def test_draws_follow_the_distribution() -> None:
     grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     counts = torch.bincount(sampling.draw(logprobs.expand(20_000, -1), grid), minlength=6) / 20_000
     assert torch.allclose(counts.float(), logprobs.exp()[0], atol=1e-4)
+
+
+LARGE = 2 * sampling_module._SMALL_VOCABULARY + 57  # the last block is not full
+
+
+def in_one_piece(logprobs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """The draw of a small vocabulary, of a large one."""
+    cdf = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
+    return torch.searchsorted(cdf, (uniforms * cdf[:, -1])[:, None], right=True)[:, 0]
+
+
+@pytest.mark.parametrize("size", [LARGE, 49152])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.4), Sampling(top_k=50), Sampling(top_p=0.9, min_p=0.01)])
+def test_a_large_vocabulary_is_drawn_from_as_in_one_piece(sampling: Sampling, size: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    for rows in (1, 7, 64):
+        logprobs = sampling.log_distribution(3 * torch.randn(rows, size, generator=generator))
+        uniforms = torch.rand(rows, dtype=torch.float64, generator=generator)
+        drawn = sampling.draw(logprobs, uniforms)
+        assert drawn.tolist() == in_one_piece(logprobs, uniforms).tolist()
+        alone = [sampling.draw(logprobs[i : i + 1], uniforms[i : i + 1])[0].item() for i in range(rows)]
+        assert drawn.tolist() == alone, "a row's id does not depend on the rows beside it"
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.25, 0.5, 0.75, 1.0 - 2.0**-53])
+@pytest.mark.parametrize(
+    "places", [(0,), (LARGE - 1,), (127, 128), (5, 130, 131, LARGE - 40), (LARGE - 58, LARGE - 57)]
+)
+def test_only_possible_ids_of_a_large_vocabulary_are_drawn(places: tuple[int, ...], uniform: float) -> None:
+    """Borders of blocks, the last block, and uniform numbers at both ends."""
+    logits = torch.full((1, LARGE), -torch.inf)
+    logits[0, list(places)] = torch.linspace(0.0, 1.3, len(places))
+    logprobs = Sampling().log_distribution(logits)
+    target = torch.tensor([uniform], dtype=torch.float64)
+    drawn = int(Sampling().draw(logprobs, target))
+    assert drawn in places
+    assert drawn == int(in_one_piece(logprobs, target).clamp_max(places[-1]))
+
+
+@pytest.mark.parametrize("size", [6, LARGE, 49152])
+def test_broken_logits_draw_an_id_of_the_vocabulary(size: int) -> None:
+    """So that the decoding loop can say which row is broken."""
+    drawn = Sampling().draw(torch.full((2, size), torch.nan), torch.tensor([0.0, 0.9], dtype=torch.float64))
+    assert all(0 <= one < size for one in drawn.tolist())
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:

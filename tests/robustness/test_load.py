@@ -130,7 +130,7 @@ def test_children_judge_and_play_as_their_parent(pairs: Pairs) -> None:
         assert pool.map(judged, [pairs[:2]]) == [here[0]]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
 @FORKS
 def test_asynchronous_environments_of_every_kind_say_the_same(method: str) -> None:
     answer = Dialogue("builtin").encode(r"\boxed{4}")

@@ -15,7 +15,9 @@ SCRIPT = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" /
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what a process holds is read from /proc")
 
 
-@pytest.mark.parametrize("name", ["closed", "raised", "forgotten"])
+@pytest.mark.parametrize(
+    "name", ["forgotten", *(pytest.param(one, marks=pytest.mark.slow) for one in ("closed", "raised"))]
+)
 def test_nothing_is_left_of_an_environment(name: str) -> None:
     assert SCRIPT["left_by"](SCRIPT["ENDINGS"][name], cycles=1) == {}
 

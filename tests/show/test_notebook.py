@@ -80,7 +80,7 @@ def test_an_episode_shows_its_ids_with_turn_and_logprob() -> None:
     page = episode._repr_html_()
     at = int(episode.turn_spans[1, 0])
     assert f'title="position {at}, turn 2, log-prob {episode.logprobs[at]:.4f}"' in page
-    assert 'title="position 0, not trained on"' in page
+    assert 'title="position 0, masked"' in page
     assert f"{len(episode.ids)} token ids, 5 of them the policy's" in page
     silent = synthetic_episode(0, 0, [2], logprobs=False)._repr_html_()
     assert "no log-prob" in silent
@@ -120,7 +120,7 @@ def test_reprs_fit_a_line() -> None:
     problem = Problem("p/1", "x" * 500, "4")
     state = EpisodeState(problem, np.zeros(500, np.int64), (turn,), None, False, 0, 1, None)
     context = TurnContext(problem, 1, 4, "x" * 500, np.zeros(500, np.int64))
-    report, compared = summarize(episodes), compare(episodes, episodes, permutations=10)
+    report, compared = summarize(episodes), compare(episodes, episodes)
     done = TrainResult(Path("runs/a"), None, [{"iteration": i} for i in range(99)], "finished", "", 640, 20480, 1.5)
     for thing in (*episodes[:1], turn, problem, state, context, report, compared, *from_episodes(episodes[:1]), done):
         shown = repr(thing)

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
-from mathturn_gym.wrappers import AsyncCausalLMPolicy
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, PolicyError
 from mathturn_gym.types import Completion
-from mathturn_gym.wrappers import CausalLMPolicy
+from mathturn_gym.wrappers import AsyncCausalLMPolicy, CausalLMPolicy
 
 TOKENIZER = train_tokenizer()
 

@@ -16,9 +16,9 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import mathturn_gym  # registers the ids
 from mathturn_gym.baselines.classic import make_token_env
-from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError
+from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.types import Problem
 from mathturn_gym.wrappers import ReturnsWrapper
 from mathturn_gym.wrappers.token_level import TokenLevelEnv
@@ -205,7 +205,7 @@ class TestWhoCanUseIt:
             warnings.simplefilter("error")
             gymnasium_check_env(make(), skip_render_check=False)
 
-    @pytest.mark.parametrize("start_method", [None, "spawn", "forkserver"])
+    @pytest.mark.parametrize("start_method", [None, pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
     def test_vector_environments_of_stable_baselines(self, start_method: str | None) -> None:
         from stable_baselines3.common.monitor import Monitor
         from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv

@@ -11,9 +11,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 import mathturn_gym  # registers the ids
-from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError
+from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.wrappers import WholeAnswerEnv
 
 assert mathturn_gym

@@ -85,7 +85,8 @@ class App {
     document.title = plainText(`${this.about.title} · mathturn view`);
     const narrow = matchMedia("(max-width: 760px)").matches;
     if (this.row) this.open(this.row, { enter: narrow });
-    else if (!narrow && this.shown.length) this.open(this.shown[0]);
+    // With several sets, an episode that can be compared comes first.
+    else if (!narrow && this.shown.length) this.open((this.sets.length > 1 && this.shown.find((row) => this.partner(row))) || this.shown[0]);
     if (this.about.live) new Live(this).start();
   }
 
@@ -248,7 +249,10 @@ class App {
     at("panes").append(...this.panes.map((pane) => pane.root));
     this.drawBodies();
     at("compare").setAttribute("aria-pressed", String(Boolean(this.beside)));
-    at("compare").disabled = !this.beside && !this.partner(this.row);
+    const alone = !this.beside && !this.partner(this.row);
+    at("compare").disabled = alone;
+    at("compare").textContent = alone ? "Only episode on this problem" : "Side by side";
+    at("compare").title = alone ? "Side by side needs two episodes on one problem; ] leads to no other" : "Side by side (s)";
   }
 
   drawBodies() {

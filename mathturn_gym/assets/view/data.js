@@ -91,7 +91,7 @@ class Tokens {
     return id < 0 ? null : id;
   }
 
-  /** What the token says, or null where nobody knows. */
+  /** What the token says, or null where it is unknown. */
   text(at) {
     return this.vocabulary.texts[this.places[at]];
   }
@@ -145,6 +145,8 @@ function push(map, key, value) {
 /** All that the page was made with: {sets, curves, about}. */
 async function readPage() {
   const about = await unpackJson(document.getElementById("about").textContent);
+  Object.assign(STATUS, about.statuses);
+  Object.assign(STOPS, about.endings);
   const sets = about.sets.map((set, number) => new EpisodeSet(set, number));
   for (const holder of document.querySelectorAll("div.block")) {
     await sets[Number(holder.dataset.set)].add(blockOf(holder));

@@ -1,15 +1,8 @@
 // An episode as a dialogue: what was asked, said, judged and answered.
 
-const STATUS = {
-  r: { word: "right", mark: "✓", name: "right" },
-  w: { word: "wrong", mark: "✗", name: "wrong" },
-  n: { word: "no answer", mark: "∅", name: "none" },
-  u: { word: "undecided", mark: "?", name: "undecided" },
-  "-": { word: "not judged", mark: "·", name: "unjudged" },
-};
-
-const STOPS = { solved: "solved", turns: "all turns used", context: "context budget used up",
-  tokens: "token budget used up", time: "time budget used up" };
+/** Verdicts by their letter, and endings in words. The page's data has both lists (`base/render.py` is their only place). */
+const STATUS = { "-": { word: "not judged", mark: "·", name: "unjudged" } };
+const STOPS = {};
 
 function statusMark(letter) {
   const status = STATUS[letter];

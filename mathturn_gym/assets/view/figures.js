@@ -179,7 +179,7 @@ function episodeCharts(sets, onFamily) {
   const charts = [];
   if (!some.length) return charts;
   const turns = most(some.flatMap((one) => one.rows.map((row) => row.turns)));
-  const judged = some.filter((one) => one.rows.some((row) => /[rwnu]/.test(row.statuses)));
+  const judged = some.filter((one) => one.rows.some((row) => /[^-]/.test(row.statuses)));
   if (judged.length && turns > 0) {
     const lines = judged.map((one) => ({
       ...one,

@@ -27,7 +27,7 @@ function segmentsOf(dialogue, length) {
     if (message.end <= message.start && message.role !== "assistant") continue;
     if (message.end === 0) continue;
     if (message.start > done) segments.push({ kind: "between", start: done, end: message.start });
-    const others = message.role === "system" ? "anew" : "feedback"; // a context that was written anew holds all of it again
+    const others = message.role === "system" ? "anew" : "feedback"; // a re-rendered context holds all of it again
     const kind = message.role === "assistant" ? "turn" : turn === 0 ? "prompt" : others;
     segments.push({ kind, turn, message, start: message.start, end: message.end });
     done = Math.max(done, message.end);
@@ -127,7 +127,7 @@ class TokenView {
   heading(segment) {
     const { tokens } = this;
     const count = segment.end - segment.start;
-    const name = { prompt: "prompt", feedback: `feedback ${segment.turn}`, turn: `turn ${segment.turn}`, anew: "context written anew" }[segment.kind] ?? segment.kind;
+    const name = { prompt: "prompt", feedback: `feedback ${segment.turn}`, turn: `turn ${segment.turn}`, anew: "context re-rendered" }[segment.kind] ?? segment.kind;
     const heading = make("h3", {}, make("b", {}, name));
     const { message } = segment;
     const budget = message?.budget;
@@ -230,7 +230,7 @@ class TokenView {
     const { tokens } = this;
     const segment = this.segments.find((one) => at >= one.start && at < one.end);
     const place = segment ? `${at - segment.start + 1} of ${segment.end - segment.start}` : "";
-    const where = { turn: `turn ${segment?.turn}`, prompt: "prompt", feedback: `feedback ${segment?.turn}`, anew: "context written anew" }[segment?.kind] ?? "outside";
+    const where = { turn: `turn ${segment?.turn}`, prompt: "prompt", feedback: `feedback ${segment?.turn}`, anew: "context re-rendered" }[segment?.kind] ?? "outside";
     const facts = [["id", tokens.id(at) === null ? "not in the log" : String(tokens.id(at))], ["place", `${where}, ${place}`], ["position", String(at)]];
     facts.push(["loss mask", tokens.mask[at] ? "1, trained on" : "0"]);
     for (const channel of channelsOf(tokens, this.other)) {

@@ -6,51 +6,23 @@ the policy's trunk has its gradients in the policy, and with a small model the t
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Learner, Part, State
 from mathturn_gym.baselines.algorithms._credit import differ
-from mathturn_gym.episodes.packing import PackedBatch, model_inputs
 
 if TYPE_CHECKING:
+    import torch
+
     from mathturn_gym.baselines.algorithms._base import Metrics
     from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.episodes.packing.batch import PackedBatch
     from mathturn_gym.types import Episode
-
-
-class ValueNetwork(torch.nn.Module):
-    """Values of contexts; 0 everywhere before it is trained.
-
-    Args:
-        model: A causal language model, whose body is copied. Of a peft model the adapters are copied with it, and
-            these and the new head are all that is trained.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.body = copy.deepcopy(whole.base_model)
-        self.head = torch.nn.Linear(whole.config.get_text_config().hidden_size, 1)
-        torch.nn.init.zeros_(self.head.weight)
-        torch.nn.init.zeros_(self.head.bias)
-        self.to(whole.device)
-
-    def forward(self, batch: PackedBatch) -> torch.Tensor:
-        """Float (B, T): the value of the context that ends with each token, this one included."""
-        hidden = self.body(**model_inputs(batch), use_cache=False).last_hidden_state
-        values: torch.Tensor = self.head(hidden.float())[..., 0]
-        return values
-
-
-# ---- algorithms with a critic: what they share, and the critic's training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +83,9 @@ class CriticState(State):
     """
 
     def __init__(self, algorithm: CriticAlgorithm, trainer: Learner) -> None:
+        from mathturn_gym.baselines.algorithms._value_network import (
+            ValueNetwork,  # loads torch, which options do not need
+        )
 
         self.trainer, self._algorithm = trainer, algorithm
         self.critic = ValueNetwork(trainer.policy.model)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
-from mathturn_gym.baselines.overrides import changed, dotted
+from mathturn_gym.baselines.overrides import merged, nested
 from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
-from mathturn_gym.env.config import EnvConfig
+from mathturn_gym.env.config import DEFAULT_ENV, EnvConfig
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.policies import PolicyConfig
 from mathturn_gym.types import Status, TurnContext, Verdict
@@ -99,7 +99,12 @@ def _is_said(text: str, start: int, end: int) -> bool:
 
 _FOLDER: Final = Path(str(files("mathturn_gym.baselines.tasks")))
 _LOG = logging.getLogger(__name__)
-_TUNED: Final = ("entropy_weight", "critic_learning_rate")
+_DEFAULT_MODEL: Final = PolicyConfig().model
+_TUNED: Final = {
+    "optimization": ("learning_rate", "final_learning_rate"),
+    "algorithm": ("entropy_weight", "critic_learning_rate"),
+}
+"""By part, the fields that a task's file tunes for its own policy."""
 _FIGURE: Final = re.compile(r"acc@[1-9]\d*")
 _TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")
@@ -163,7 +168,7 @@ class Task:
             algorithm: A name, the import path of a class of your own, or an algorithm with its options; None is the
                 task's own. A name brings what was tuned for it here; an object has its options already.
             settings: Values by "FIELD" or "PART.FIELD"; they win over the file's.
-            budget: Fields of `Budget`, in place of the file's budget.
+            budget: Fields of `Budget`, in place of the file's budget; settings of the budget are added to them.
 
         Raises:
             InvalidValueError: an unknown name or setting (the nearest is suggested), a value outside its range, or no
@@ -176,50 +181,44 @@ class Task:
             raise InvalidValueError(
                 f"task {self.name!r} is for evaluations, its file has no [budget]: give one to train on it, as --episodes"
             )
-        kind: type[BaseAlgorithm]
-        if isinstance(algorithm, BaseAlgorithm):
-            kind = type(algorithm)
-            parts = {**self._parts(kind), "algorithm": algorithm.to_json()}
+        chosen = self.algorithm if algorithm is None else algorithm
+        kind = type(chosen) if isinstance(chosen, BaseAlgorithm) else algorithm_named(chosen)
+        tables = {**self.tables, "seed": self.tables.get("seed", 0), "task": self.name}
+        if not kind.reads_optimization:
+            tables.pop("optimization", None)
+        if isinstance(chosen, BaseAlgorithm):
+            tables["algorithm"] = {name: getattr(chosen, name) for name in kind.option_names()}
         else:
-            name = self.algorithm if algorithm is None else algorithm
-            kind = algorithm_named(name)
-            parts = self._tuned({**self._parts(kind), "algorithm": {"name": name}}, name, kind)
+            for table in (self.algorithms.get(kind.kind, {}), self.algorithms.get(chosen, {})):
+                tables = merged(tables, _of_algorithm(table))
+        given = nested(settings or {}, kind, tables["env"].get("id", DEFAULT_ENV))
+        tables = merged(self._without_tuned(tables, given), given)
         if budget is not None:
-            parts["budget"] = dict(budget)
-        given = dotted(settings or {})
-        parts = {**changed(self._suited(parts, given), given, kind), "task": self.name}
-        options = {key: value for key, value in parts.pop("algorithm").items() if key != "name"}
-        parts = _of_seed(parts, parts.get("seed", 0))
-        return RunConfig.from_json(parts, algorithm=kind.from_options(options))
+            tables["budget"] = {**budget, **given.get("budget", {})}
+        return RunConfig.from_json(
+            _of_seed(tables, tables["seed"]), algorithm=kind.from_options(tables.get("algorithm", {}))
+        )
 
-    def _suited(self, parts: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_tuned(self, tables: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """The tables without what was tuned for the task's own policy, where another one is trained.
 
         Learning rates of a hundred thousand parameters break a model of a hundred million, and so do entropy bonuses.
         """
-        own = parts.get("policy", {}).get("model", PolicyConfig().model)
-        model = next((settings[name] for name in ("policy.model", "model") if name in settings), own)
+        own = tables.get("policy", {}).get("model", _DEFAULT_MODEL)
+        model = given.get("policy", {}).get("model", own)
         if model == own:
-            return parts
-        gone = {"optimization": ("learning_rate", "final_learning_rate"), "algorithm": _TUNED}
-        left = {part: {k: v for k, v in parts.get(part, {}).items() if k not in gone[part]} for part in gone}
+            return tables
         _LOG.info(
             "learning rates and entropy bonus of task %s were tuned for %r: defaults for %r", self.name, own, model
         )
-        return {**parts, **{part: table for part, table in left.items() if part in parts}}
-
-    def _parts(self, algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
-        """The file's tables, without what the algorithm does not read."""
-        read = [name for name in self.tables if name != "optimization" or algorithm.reads_optimization]
-        return {name: dict(self.tables[name]) if name in PARTS else self.tables[name] for name in read}
-
-    def _tuned(self, parts: dict[str, Any], name: str, kind: type[BaseAlgorithm]) -> dict[str, Any]:
-        """The tables with what the file says of an algorithm, and of all of its kind."""
-        for table in (self.algorithms.get(kind.kind, {}), self.algorithms.get(name, {})):
-            options = {key: value for key, value in table.items() if key not in PARTS}
-            others = {key: value for key, value in table.items() if key in PARTS}
-            parts = changed(parts, {**others, "algorithm": options}, kind)
-        return parts
+        return {
+            **tables,
+            **{
+                part: {name: value for name, value in tables[part].items() if name not in tuned}
+                for part, tuned in _TUNED.items()
+                if part in tables
+            },
+        }
 
 
 def task_names() -> tuple[str, ...]:
@@ -264,13 +263,19 @@ def load_task(task: str | Path) -> Task:
         samples=samples,
         scale=_scale(task, scale or {}),
     )
-    # A mistake in the file is found where the file is loaded.
-    try:
-        PolicyConfig(**sampling)
-        found.config(budget=None if found.trains else {"episodes": 1})
-    except InvalidValueError as error:
-        raise InvalidValueError(f"task {str(task)!r}: {error}") from error
+    if path.parent != _FOLDER:  # the package's own files are checked by its tests
+        try:  # a mistake in a file is found where the file is loaded
+            PolicyConfig(**sampling)
+            found.config(budget=None if found.trains else {"episodes": 1})
+        except InvalidValueError as error:
+            raise InvalidValueError(f"task {str(task)!r}: {error}") from error
     return found
+
+
+def _of_algorithm(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of an algorithm, in nested form: its options, and tables of other parts."""
+    options = {name: value for name, value in table.items() if name not in PARTS}
+    return {**{name: value for name, value in table.items() if name in PARTS}, "algorithm": options}
 
 
 def _of_seed(parts: Mapping[str, Any], seed: object) -> dict[str, Any]:
@@ -330,6 +335,12 @@ def _read(path: Path) -> dict[str, Any]:
 def _tables(task: str | Path, algorithms: Any) -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(algorithms, Mapping) or not all(isinstance(one, Mapping) for one in algorithms.values()):
         raise InvalidValueError(f"task {str(task)!r}: algorithms must be tables, as [algorithms.grpo]")
+    for name, table in algorithms.items():
+        for part in PARTS.keys() & table.keys():
+            if not isinstance(table[part], Mapping):
+                raise InvalidValueError(
+                    f"task {str(task)!r}: {part} must be a table, as [algorithms.{name}.{part}], got {table[part]!r}"
+                )
     return algorithms
 
 

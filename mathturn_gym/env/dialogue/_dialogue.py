@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
@@ -23,7 +24,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_c
 import numpy as np
 
 from mathturn_gym.base.user_functions import check_takes, name_of
-from mathturn_gym.env.dialogue._bounded import IdCache, bounded
+from mathturn_gym.env.dialogue._bounded import bounded
 from mathturn_gym.env.dialogue._template import (
     CLOSE,
     OPEN,
@@ -71,7 +72,10 @@ class TurnDialogue(Protocol):
         ...
 
     def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
-        """The ids that follow the completion of turn `turn` where the user says `text`, int64 (F,)."""
+        """The ids that follow the completion of turn `turn` where the user says `text`, int64 (F,).
+
+        A dialogue that also takes `response` is given the completion's text, so that it need not decode it again.
+        """
         ...
 
     def decode(self, ids: Ids) -> str:
@@ -235,6 +239,7 @@ class Dialogue:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         self._decode = self._decode_slow if backend is None else backend.decode
         self.thinking = self._find_thinking(thinking)
+        self._own_marks = self.thinking is not None and (self.thinking.open, self.thinking.close) != (OPEN, CLOSE)
         self._opening = self._find_opening()
         self.opens_thought = self.thinking is not None and is_open(self.thinking.canonical(self._opening))
         if history == "strip-thinking" and self.thinking is None:
@@ -271,7 +276,7 @@ class Dialogue:
         """
         return self._template.tokenize_plain(text)
 
-    def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+    def feedback_ids(self, text: str, turn: int, completion_ids: Ids, response: str | None = None) -> Ids:
         """The ids that follow `completion_ids`: its end of turn where it has none, the user's turn, the next prompt.
 
         A completion that was cut off inside a thought gets the thought's end first.
@@ -280,14 +285,17 @@ class Dialogue:
             text: What the user says; markers in it are encoded as plain text.
             turn: Index of the turn that is answered, from 0.
             completion_ids: int64 (A,).
+            response: The completion's text, as `response` gives it; None decodes it where it is needed.
 
         Returns:
             int64 (F,).
         """
-        after = self._after(completion_ids, text, turn)
-        if self.thinking is None or self._closed_by(completion_ids):
+        closed = self._closed_by(completion_ids)
+        after = self._feedback_with_close(text, turn, thought=True)[closed:].copy()
+        if closed or self.thinking is None:
             return after
-        if not is_open(self.response(_NO_IDS, completion_ids)):
+        said = self.response(_NO_IDS, completion_ids) if response is None else response
+        if OPEN not in said or not is_open(said):
             return after
         return np.concatenate([self._template.tokenize(self.thinking.closing), after])
 
@@ -321,11 +329,13 @@ class Dialogue:
         ids = self._cache.get(key)
         if ids is None:
             cut = 0 if thought else len(self._opening)
-            before, after = self._template.render([*self._head, message("user", _USER)]).split(_USER)
             rendered = self._template.render([*self._head, message("user", text)])
-            ids = self._template.tokenize_around(
-                rendered[: len(rendered) - cut], before, text, after[: len(after) - cut]
-            )
+            rendered = rendered[: len(rendered) - cut]
+            if self._template.has_marker(text):
+                before, after = self._template.render([*self._head, message("user", _USER)]).split(_USER)
+                ids = self._template.tokenize_around(rendered, before, text, after[: len(after) - cut])
+            else:
+                ids = self._template.tokenize(rendered)
             self._cache.put(key, ids)
         return ids
 
@@ -508,7 +518,8 @@ class Dialogue:
         text = self.text(completion_ids)
         if self.thinking is None:
             return text
-        text = self.thinking.canonical(text)
+        if self._own_marks:
+            text = self.thinking.canonical(text)
         return OPEN + text if self.opens_thought else text
 
     def decode(self, ids: Ids) -> str:
@@ -621,3 +632,49 @@ class Dialogue:
                 f" others ({sorted(found)}): set `tokenizer.chat_template` to one that always does the same"
             )
         return found.pop()
+
+
+class IdCache:
+    """Ids by number and text, the least recently used leaving first; bounded by bytes, safe in threads.
+
+    Args:
+        limit: Bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.bytes = limit, 0
+        self._kept: OrderedDict[tuple[int, str], Ids] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins empty: a cache is no part of what a dialogue is."""
+        return IdCache, (self._limit,)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: tuple[int, str]) -> Ids | None:
+        """The ids, read-only, or None."""
+        with LOCKS.caches:
+            ids = self._kept.get(key)
+            if ids is not None:
+                self._kept.move_to_end(key)
+            return ids
+
+    def put(self, key: tuple[int, str], ids: Ids) -> None:
+        """Keeps ids, unless they alone would drive out most of what is kept."""
+        ids.setflags(write=False)
+        size = _size(key, ids)
+        if size > self._limit // 8:
+            return
+        with LOCKS.caches:
+            if key in self._kept:
+                return
+            self._kept[key] = ids
+            self.bytes += size
+            while self.bytes > self._limit:
+                self.bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _size(key: tuple[int, str], ids: Ids) -> int:
+    """Bytes of an entry, with about what Python needs around it."""
+    return int(ids.nbytes) + sys.getsizeof(key[1]) + 400

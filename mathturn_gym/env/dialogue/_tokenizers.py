@@ -1,4 +1,4 @@
-"""Tokenizers by name, and the locks that whoever uses them shares."""
+"""Tokenizers by name, and the locks that their users share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from mathturn_gym.base.files import parse_json
 from mathturn_gym.base.model_folders import NAMED_MODELS, folder_of, pretrained_kwargs
 from mathturn_gym.errors import InvalidValueError
 
@@ -57,10 +58,13 @@ def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
 @functools.lru_cache(maxsize=16)
 def _load_by_name(name: str) -> Tokenizer:
     """Loads once per process: vector environments ask for the same tokenizer n times."""
-    from transformers import AutoTokenizer
+    import transformers
 
     try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(name, **pretrained_kwargs(name))
+        kwargs = pretrained_kwargs(name)  # also checks that the folder's files can be read
+        # AutoTokenizer imports torch and every model's configuration: 1,800 modules and 250 MB, of which nothing is used.
+        kind = getattr(transformers, class_without_torch(Path(name)) or "AutoTokenizer")
+        tokenizer: Tokenizer = kind.from_pretrained(name, **kwargs)
         tokenizer("1")  # settings of the wrong type show when it is first used
     except Exception as error:  # tokenizers has no class of its own for a broken file
         raise InvalidValueError(
@@ -68,6 +72,40 @@ def _load_by_name(name: str) -> Tokenizer:
             " tokenizer.json and tokenizer_config.json, a hub name, or a tokenizer object"
         ) from error
     return tokenizer
+
+
+_GENERIC: Final = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
+_OWN: Final = ("GPT2Tokenizer", "Qwen2Tokenizer")
+_MODEL_TYPES: Final = (None, "llama", "gpt2", "qwen2", "qwen3")
+
+
+def class_without_torch(folder: Path) -> str | None:
+    """The class that AutoTokenizer would choose for a folder, where this can be told without importing it.
+
+    Only the common cases, in which AutoTokenizer follows what tokenizer_config.json declares. For some model types it does
+    not: for "qwen2" it replaces every class by `Qwen2Tokenizer`. A test compares the table with AutoTokenizer.
+
+    Args:
+        folder: A tokenizer's or a model's folder.
+
+    Returns:
+        A name in `transformers`; None leaves the choice to AutoTokenizer.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    try:
+        declared = parse_json((folder / "tokenizer_config.json").read_bytes())
+        config = parse_json((folder / "config.json").read_bytes()) if (folder / "config.json").exists() else {}
+        if "auto_map" in declared or "auto_map" in config or config.get("model_type") not in _MODEL_TYPES:
+            return None
+        name = declared["tokenizer_class"].removesuffix("Fast")
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return None  # AutoTokenizer says what is wrong with the files
+    if config.get("model_type") == "qwen2":
+        return name if name == "Qwen2Tokenizer" else None
+    if name in _GENERIC:
+        return "TokenizersBackend"
+    return name if name in _OWN else None
 
 
 def name_of_tokenizer(tokenizer: Tokenizer) -> str:

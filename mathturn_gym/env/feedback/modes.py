@@ -91,8 +91,8 @@ def _elements(text: str) -> list[str] | None:
 
 @feedback_mode("plain")
 def plain(context: TurnContext, texts: Texts) -> str:
-    """Right or wrong; undecided and no answer are told as wrong."""
-    return _right_or_wrong(texts, context.judged.correct)
+    """Right or wrong; undecided and no answer count as wrong."""
+    return texts["right" if context.judged.correct else "wrong"]
 
 
 @feedback_mode("none")

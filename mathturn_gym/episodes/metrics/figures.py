@@ -1,4 +1,4 @@
-"""What is counted: every figure as a numerator and a denominator per episode or per problem."""
+"""Every metric as a numerator and a denominator per episode or per problem."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from mathturn_gym.types import Episode, Status, StopReason
 from mathturn_gym.verifier import answer_key
 
 MEANING: Final[dict[str, str]] = {
-    "acc@k": "episodes solved within the first k turns",
-    "right@k": "episodes whose answer stands right after turn k (an answer stands once its episode has ended)",
+    "acc@k": "share of episodes solved within the first k turns",
+    "right@k": "share of episodes whose answer after turn k is right (an answer stands once its episode has ended)",
     "delta_1_2": "right@2 minus right@1",
-    "wrong_to_right": "of the turns that were not right and had a successor: the successor is right",
-    "right_to_wrong": "of the right turns that had a successor: the successor is not right",
-    "corrected": "of the episodes whose first turn was not right: a later one is",
+    "wrong_to_right": "share of the turns that were not right after which the next turn is right",
+    "right_to_wrong": "share of the right turns after which the next turn is not right",
+    "corrected": "share of episodes with a wrong first turn that are solved later",
     "turns": "turns per episode",
-    "turns_to_success": "turns up to the first right one, over the solved episodes",
-    "tokens": "ids that the policy sampled, per episode",
-    "tokens_to_success": "ids sampled up to the end of the first right turn, over the solved episodes",
-    "tokens_per_solved": "all ids sampled, divided by the number of solved episodes: what a solution costs",
+    "turns_to_success": "turns up to the first right one, mean over solved episodes",
+    "tokens": "tokens that the policy sampled, per episode",
+    "tokens_to_success": "tokens sampled up to the end of the first right turn, mean over solved episodes",
+    "tokens_per_solved": "sampled tokens per solved episode",
     "return": "discounted return of the first turn (the sum of rewards where an episode carries no returns)",
-    "no_answer": "of all turns: no answer was found",
-    "undecided": "of all turns: the verifier could not decide",
-    "judged": "of all turns: a judge decided, because the verifier could not",
-    "verifier_errors": "of all turns: a verifier of the user's raised (such turns are undecided, too)",
-    "cut_off": "of all turns: the completion was ended by its budget",
-    "repeated_answer": "of the answers given after a turn that was not right: one that was not right before",
-    "distinct_answers": "different answers per episode that gave any",
-    "right_if_answered": "of the first turns with an answer: right",
-    "siblings_if_answered": "first-turn accuracy of the *other* answering episodes on the problem, where this answered",
+    "no_answer": "share of turns in which no answer was found",
+    "undecided": "share of turns that the verifier could not decide",
+    "judged": "share of turns that a judge decided, because the verifier could not",
+    "verifier_errors": "share of turns for which a user's verifier raised an error (also undecided)",
+    "cut_off": "share of turns that ended because their token budget was used up",
+    "repeated_answer": "share of the answers after a wrong turn that repeat an earlier wrong answer",
+    "distinct_answers": "different answers per episode, mean over episodes with any answer",
+    "right_if_answered": "share of the first turns with an answer that are right",
+    "siblings_if_answered": "first-turn accuracy of the other answering episodes of the problem, where this one answered",
     "siblings_if_silent": "the same where this episode's first turn gave no answer (lower: silence is informed)",
-    "pass@k": "at least one of k first turns is right (unbiased)",
-    "majority@k": "the most frequent answer of k first turns is right (unbiased)",
-    "retry_gain@k": "acc@k minus pass@k: what k turns win over k independent first turns",
+    "pass@k": "share of problems with at least one right answer in k first turns (unbiased)",
+    "majority@k": "share of problems on which the most frequent answer of k first turns is right (unbiased)",
+    "retry_gain@k": "acc@k minus pass@k: what k turns gain over k independent samples",
 }
-"""Every figure in words; `@k` stands for `@1`, `@2` and so on."""
+"""Every metric in words; `@k` stands for `@1`, `@2` and so on."""
 
 QUESTIONS: Final[dict[str, tuple[str, ...]]] = {
     "How often is it right?": ("acc@k", "right@k", "right_if_answered"),
@@ -55,7 +55,7 @@ QUESTIONS: Final[dict[str, tuple[str, ...]]] = {
         "repeated_answer",
         "distinct_answers",
     ),
-    "Are turns worth more than fresh starts?": ("pass@k", "majority@k", "retry_gain@k"),
+    "Are turns worth more than independent samples?": ("pass@k", "majority@k", "retry_gain@k"),
     "What does it earn, and what does it cost?": (
         "return",
         "turns",
@@ -67,7 +67,7 @@ QUESTIONS: Final[dict[str, tuple[str, ...]]] = {
     "What goes wrong?": ("no_answer", "undecided", "judged", "verifier_errors", "cut_off"),
     "Is it silent where it does not know?": ("siblings_if_answered", "siblings_if_silent"),
 }
-"""The figures by the question that they answer: how reports are ordered."""
+"""The metrics by the question that they answer, in the order of reports."""
 
 
 RATE: Final[Bounds] = (0.0, 1.0)

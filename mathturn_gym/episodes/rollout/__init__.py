@@ -1,6 +1,6 @@
 """Environment and policy to episodes.
 
-    EpisodePlan (what episode i is) ─► EpisodeRun (episode i as it is played) ─► EpisodeRecorder ─► Episode
+    EpisodePlan (what episode i is) ─► EpisodeRecorder (episode i as it is played) ─► Episode
 
 `collect` plays the episodes of a plan in a vector environment. Episode i depends on (seed, i) alone: its problem and
 every sampled id, whatever the number of environments, the scheduler, and the order in which episodes end. What a policy
@@ -18,20 +18,20 @@ from mathturn_gym.episodes.rollout._recorder import (
     AsyncPolicy,
     EpisodePlan,
     EpisodeRecorder,
-    EpisodeRun,
     Scheduler,
     StreamingPolicy,
 )
 from mathturn_gym.episodes.rollout._schedulers import Progress
+from mathturn_gym.episodes.rollout._tokenizers import check_tokenizer
 
 __all__ = [
     "AsyncPolicy",
     "EpisodePlan",
     "EpisodeRecorder",
-    "EpisodeRun",
     "Progress",
     "Scheduler",
     "StreamingPolicy",
     "acollect",
+    "check_tokenizer",
     "collect",
 ]

@@ -11,12 +11,13 @@ import gymnasium as gym
 from mathturn_gym.episodes.rollout._recorder import AsyncPolicy, EpisodePlan, Scheduler, StreamingPolicy
 from mathturn_gym.episodes.rollout._schedulers import (
     Progress,
+    env_slots,
     play_asyncio,
     play_batched,
     play_streaming,
-    seats_of,
     stream_asyncio,
 )
+from mathturn_gym.episodes.rollout._tokenizers import check_tokenizer
 from mathturn_gym.errors import InvalidValueError, RunError, check_int, raise_unknown_name
 from mathturn_gym.types import Episode, Policy
 
@@ -69,6 +70,7 @@ def collect(
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
     chosen = _choose(scheduler, policy, env)
+    check_tokenizer(env, policy)
     done: dict[int, Episode] = {}
 
     def keep(episode: Episode) -> None:
@@ -80,11 +82,11 @@ def collect(
         if chosen == "batched":
             play_batched(env, cast("Policy", policy), plan, indices, keep)
         else:
-            seats = seats_of(env, f"scheduler {chosen!r}")
+            slots = env_slots(env, f"scheduler {chosen!r}")
             if chosen == "streaming":
-                play_streaming(seats, cast("StreamingPolicy", policy), plan, indices, keep)
+                play_streaming(slots, cast("StreamingPolicy", policy), plan, indices, keep)
             else:
-                play_asyncio(seats, cast("AsyncPolicy", policy), plan, indices, keep)
+                play_asyncio(slots, cast("AsyncPolicy", policy), plan, indices, keep)
             env.reset()  # its environments were played one by one, which its own bookkeeping has not seen
     except RunError as error:
         error.finished = tuple(done[index] for index in sorted(done))
@@ -119,7 +121,7 @@ async def acollect(
         group_size: See `collect`.
         discount: See `collect`.
         problem_ids: See `collect`.
-        max_waiting: Back-pressure: with so many finished episodes not yet taken, the others wait; None takes
+        max_waiting: Back-pressure: with this many finished episodes not yet taken, the others wait; None takes
             `env.num_envs`.
         on_progress: Called as each episode finishes.
 
@@ -133,9 +135,10 @@ async def acollect(
     indices = _indices(episodes, first_index)
     plan = EpisodePlan(seed, group_size, problem_ids, discount)
     _choose("async", policy, env)
-    seats = seats_of(env, "acollect()")
-    waiting = check_int("max_waiting", len(seats) if max_waiting is None else max_waiting, low=1)
-    stream = stream_asyncio(seats, policy, plan, indices, max_waiting=waiting, on_progress=on_progress)
+    check_tokenizer(env, policy)
+    slots = env_slots(env, "acollect()")
+    waiting = check_int("max_waiting", len(slots) if max_waiting is None else max_waiting, low=1)
+    stream = stream_asyncio(slots, policy, plan, indices, max_waiting=waiting, on_progress=on_progress)
     async with aclosing(stream):
         async for episode in stream:
             yield episode

@@ -1,4 +1,4 @@
-"""The transitions of one episode as an `Episode`."""
+"""What episode i of a collection is (`EpisodePlan`), and the record of its transitions (`EpisodeRecorder`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StreamingPolicy(Policy, Protocol):
         """Works until at least one request has ended.
 
         Args:
-            steps: Gives up, with nothing, after about so many steps of decoding; None does not.
+            steps: Returns after about this many steps of decoding even where nothing has ended; None waits.
 
         Returns:
             Tickets and completions, in the order in which they ended; none where no request is queued.
@@ -41,7 +41,7 @@ class StreamingPolicy(Policy, Protocol):
         ...
 
     def release(self, context: Ids) -> None:
-        """Is told that a context will not be continued."""
+        """Drops what is kept for a context, which will not be continued."""
         ...
 
 
@@ -60,12 +60,9 @@ class AsyncPolicy(Protocol):
             context: int64 (L,).
             max_tokens: Budget, >= 0.
             seed: Determines the sample; None leaves it to the policy.
-            session: The same for all turns of an episode: whoever holds its prefix may be asked again.
+            session: The same for all turns of an episode, so that the server that has its prefix cached can be asked again.
         """
         ...
-
-
-# ---- what episode i of a collection is
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +121,14 @@ class EpisodePlan:
         return f"{self.seed}/{self.number(index)}/{index}"
 
 
-# ---- the transitions of one episode as an `Episode`
+EMPTY_COMPLETION: Final = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
+"""Played where there is no room to answer; the policy is not asked."""
 
 
 class EpisodeRecorder:
-    """Collects one episode's transitions; ids, loss mask, log-probs and versions are made together.
+    """One episode as it is played: what the policy is asked next, and the record of what it answered.
+
+    Ids, loss mask, log-probs and versions are made together, from the same transition.
 
     Args:
         prompt_ids: int64 (L0,); the first observation.
@@ -136,6 +136,11 @@ class EpisodeRecorder:
         index: The episode's number in its collection.
         seed: The collection's seed.
         group: Name that episodes on one problem share, or None.
+        plan: The collection's plan, in place of `seed` and `group`.
+
+    Attributes:
+        context: int64 (L,); the last observation.
+        budget: The most tokens that the next completion can use; 0 where there is no room to answer.
     """
 
     def __init__(
@@ -146,14 +151,17 @@ class EpisodeRecorder:
         index: int = 0,
         seed: int | None = None,
         group: str | None = None,
+        plan: EpisodePlan | None = None,
     ) -> None:
-        self._place = index, seed, group
+        self._index, self._seed, self._group, self._plan = index, seed, group, plan
+        if plan is not None:
+            self._seed, self._group = plan.seed, plan.group(index)
         self._problem_id = str(info["problem_id"])
         self._metadata = dict(info.get("metadata", {}))
         self._prompt, self._gold = str(info.get("prompt", "")), tuple(info.get("gold", ()))
-        self._budgets = [int(info["completion_budget"])]  # one ahead of the turns: what the next completion may have
-        self._ids = np.asarray(prompt_ids, np.int64)
-        self._finished: list[Ids] = []  # segments: what the context was before it was written anew
+        self.context, self.budget = np.asarray(prompt_ids, np.int64), int(info["completion_budget"])
+        self._budgets: list[int] = []
+        self._finished: list[Ids] = []  # the segments before the current one
         self._completions: list[Completion] = []
         self._starts: list[int] = []
         self._rewards: list[float] = []
@@ -167,8 +175,23 @@ class EpisodeRecorder:
 
     @property
     def contexts(self) -> tuple[Ids, ...]:
-        """The last observation, and before it every other one that was written anew since, with what was said in it."""
-        return (*self._finished, self._ids)
+        """All segments of the episode: the finished ones, then the current observation."""
+        return (*self._finished, self.context)
+
+    @property
+    def turn_seed(self) -> int:
+        """Seed of the next completion."""
+        return self._planned.turn_seed(self._index, self.num_turns)
+
+    @property
+    def session(self) -> str:
+        """Name that all requests of this episode share."""
+        return self._planned.session(self._index)
+
+    @property
+    def _planned(self) -> EpisodePlan:
+        assert self._plan is not None, "an episode without a plan has no seeds"
+        return self._plan
 
     @property
     def ended(self) -> bool:
@@ -195,22 +218,22 @@ class EpisodeRecorder:
             info: The info of `step`.
 
         Raises:
-            InvalidEpisodeError: the episode has ended, or the observation is not the one before ++ the completion ++
-                more, though the environment says nothing of a new segment (a wrapper that rewrites observations cannot
-                be recorded).
+            InvalidEpisodeError: the episode has ended. Or the observation is not the one before ++ the completion ++ more,
+                and the info announces no new segment: a wrapper that changes observations cannot be recorded.
         """
         if self.ended:
             raise InvalidEpisodeError(f"episode on {self._problem_id!r} has ended: no transition can follow")
         stop = info.get("stop_reason")
         self._end = bool(terminated), bool(truncated), None if stop is None else StopReason(stop)
-        if info["turn"] == len(self._completions):  # the prompt left no room: the step played no turn
+        if info["turn"] == self.num_turns:  # the prompt left no room: the step played no turn
+            self.budget = int(info["completion_budget"])
             return
-        start, end = len(self._ids), len(self._ids) + len(completion)
+        start, end = len(self.context), len(self.context) + len(completion)
         head = observation[:end]
         before = sum(map(len, self._finished))
         if info.get("segment", 0) > len(self._finished):
-            self._finished.append(np.concatenate([self._ids, completion.ids]))
-        elif not (np.array_equal(head[:start], self._ids) and np.array_equal(head[start:], completion.ids)):
+            self._finished.append(np.concatenate([self.context, completion.ids]))
+        elif not (np.array_equal(head[:start], self.context) and np.array_equal(head[start:], completion.ids)):
             raise InvalidEpisodeError(
                 f"episode on {self._problem_id!r}, turn {self.num_turns}: the observation does not begin with the one"
                 " before and the completion; the sequence law is broken"
@@ -219,18 +242,20 @@ class EpisodeRecorder:
         self._starts.append(before + start)
         self._rewards.append(float(reward))
         self._infos.append(info)
-        self._budgets.append(int(info["completion_budget"]))
-        self._ids = observation
+        self._budgets.append(self.budget)
+        self.context, self.budget = observation, int(info["completion_budget"])
 
-    def episode(self, discount: float = 1.0) -> Episode:
+    def episode(self, discount: float | None = None) -> Episode:
         """The episode so far, with discounted returns-to-go.
 
         Args:
-            discount: Per turn, in [0, 1].
+            discount: Per turn, in [0, 1]; None takes the plan's, or 1.
 
         Raises:
             InvalidValueError: its returns do not fit into float32 (a wrapper's rewards are enormous).
         """
+        if discount is None:
+            discount = 1.0 if self._plan is None else self._plan.discount
         ids = np.concatenate(self.contexts)
         size, spans = len(ids), np.zeros((self.num_turns, 2), np.int64)
         mask, logprobs = np.zeros(size, np.bool_), np.zeros(size, np.float32)
@@ -240,7 +265,6 @@ class EpisodeRecorder:
             spans[k] = start, end
             mask[start:end], logprobs[start:end], versions[start:end] = True, completion.logprobs, completion.versions
         rewards = np.array(self._rewards, np.float64)
-        index, seed, group = self._place
         return Episode(
             problem_id=self._problem_id,
             ids=ids,
@@ -257,21 +281,21 @@ class EpisodeRecorder:
             stop_reason=self._end[2],
             returns=returns_to_go(rewards, discount),
             discount=discount,
-            index=index,
-            seed=seed,
-            group=group,
+            index=self._index,
+            seed=self._seed,
+            group=self._group,
             metadata=self._metadata,
             prompt=self._prompt,
             responses=tuple(str(info["response"]) for info in self._infos),
             gold=self._gold,
-            budgets=tuple(self._budgets[:-1]),
+            budgets=tuple(self._budgets),
             token_values=self._token_values(size),
             segment_starts=np.cumsum([0, *map(len, self._finished)], dtype=np.int64),
             support=self._support(),
         )
 
     def _token_values(self, size: int) -> dict[str, npt.NDArray[np.float32]]:
-        """What the policy said of its ids besides their log-probs, NaN off the mask and where it said nothing."""
+        """Entropies and raw log-probs, where the policy reports them; NaN off the mask and for completions without."""
         values: dict[str, npt.NDArray[np.float32]] = {}
         for start, completion in zip(self._starts, self._completions, strict=True):
             for name, own in (("entropy", completion.entropies), ("raw_logprob", completion.raw_logprobs)):
@@ -281,13 +305,15 @@ class EpisodeRecorder:
         return values
 
     def _support(self) -> npt.NDArray[np.int32] | None:
-        """What could be drawn, of all completions; None where one of them does not tell."""
+        """The ids that could be drawn at each place of all completions; None where a completion does not report them."""
         found = [completion.support for completion in self._completions]
-        told = [one for one in found if one is not None]
-        if not told or len(told) < len(found):
+        reported = [one for one in found if one is not None]
+        if not reported or len(reported) < len(found):
             return None
-        width = max(int((one >= 0).sum(axis=1).max(initial=0)) for one in told)  # no wider than what was drawn from
-        full = [np.pad(one, ((0, 0), (0, max(0, width - one.shape[1]))), constant_values=-1) for one in told]
+        width = max(
+            int((one >= 0).sum(axis=1).max(initial=0)) for one in reported
+        )  # the widest set, without its padding
+        full = [np.pad(one, ((0, 0), (0, max(0, width - one.shape[1]))), constant_values=-1) for one in reported]
         return np.concatenate([one[:, :width] for one in full]) if width else None
 
 
@@ -295,64 +321,3 @@ def _verdict(info: Mapping[str, Any]) -> Verdict:
     verdict = info["verdict"]
     assert isinstance(verdict, Verdict)
     return verdict
-
-
-# ---- one episode as it is played
-
-
-EMPTY_COMPLETION: Final = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
-"""What is played where there is no room to answer: nobody is asked."""
-
-
-class EpisodeRun:
-    """Episode `index` of a plan as it is played: what the policy is asked next, and the record of what it said.
-
-    Args:
-        plan: The plan.
-        index: The episode's number.
-        observation: int64 (L0,); what `reset` returned.
-        info: The info of `reset`.
-
-    Attributes:
-        index: The episode's number.
-        context: int64 (L,); the last observation.
-        budget: The most tokens that the next completion can use; 0 where there is no room to answer.
-        over: True once the episode has ended.
-    """
-
-    def __init__(self, plan: EpisodePlan, index: int, observation: Ids, info: Mapping[str, Any]) -> None:
-        self._plan, self.index = plan, index
-        self.context, self.budget, self.over = observation, int(info["completion_budget"]), False
-        self._recorder = EpisodeRecorder(observation, info, index=index, seed=plan.seed, group=plan.group(index))
-
-    @property
-    def turn_seed(self) -> int:
-        """Seed of the next completion."""
-        return self._plan.turn_seed(self.index, self._recorder.num_turns)
-
-    @property
-    def session(self) -> str:
-        """Name that all requests of this episode share."""
-        return self._plan.session(self.index)
-
-    @property
-    def contexts(self) -> tuple[Ids, ...]:
-        """Every context that a policy may hold something of: the last one, and those that were written anew since."""
-        return self._recorder.contexts
-
-    def add(
-        self,
-        completion: Completion,
-        observation: Ids,
-        reward: float,
-        terminated: bool,
-        truncated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        """Records one transition (see `EpisodeRecorder.add`)."""
-        self._recorder.add(completion, observation, float(reward), bool(terminated), bool(truncated), info)
-        self.context, self.budget, self.over = observation, int(info["completion_budget"]), self._recorder.ended
-
-    def episode(self) -> Episode:
-        """The episode so far."""
-        return self._recorder.episode(self._plan.discount)

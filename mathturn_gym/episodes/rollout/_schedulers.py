@@ -1,4 +1,4 @@
-"""The scheduler for policies that are asked in asyncio: every episode is a task that awaits its own completions."""
+"""Three schedulers of one plan: whole batches at once, each request as it ends, and asyncio tasks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from mathturn_gym.episodes.rollout._recorder import (
     EMPTY_COMPLETION,
     AsyncPolicy,
     EpisodePlan,
-    EpisodeRun,
+    EpisodeRecorder,
     StreamingPolicy,
 )
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.types import Completion, Episode, Ids, Policy, TurnContext, Verdict
 
 
-class Seat:
-    """An environment, and the episode that runs in it.
+class EnvSlot:
+    """An environment that is played on its own, and the episode that runs in it.
 
     Args:
         env: The environment, wrapped or not.
@@ -40,13 +40,13 @@ class Seat:
         # Another environment below the wrappers verifies by itself, in `step`.
         base: Any = env.unwrapped
         self._base: MathMultiTurnEnv | None = base if isinstance(base, MathMultiTurnEnv) else None
-        self._run: EpisodeRun | None = None
+        self._recorder: EpisodeRecorder | None = None
 
     @property
-    def run(self) -> EpisodeRun:
+    def recorder(self) -> EpisodeRecorder:
         """The episode."""
-        assert self._run is not None
-        return self._run
+        assert self._recorder is not None
+        return self._recorder
 
     @property
     def verifier(self) -> TurnVerifier | None:
@@ -56,37 +56,43 @@ class Seat:
     def begin(self, plan: EpisodePlan, index: int) -> None:
         """Starts episode `index`; where its prompt leaves no room to answer, also plays it."""
         observation, info = self.env.reset(seed=plan.seed, options=plan.options(plan.number(index)))
-        self._run = EpisodeRun(plan, index, observation, info)
+        self._recorder = EpisodeRecorder(observation, info, index=index, plan=plan)
         self._play_empty()
 
     def turn(self, completion: Completion) -> TurnContext | None:
         """The turn that a completion makes, to be judged before it is played; None where there is nothing to judge."""
         return None if self._base is None else self._base.begin_turn(completion.ids)
 
-    def play(self, completion: Completion, context: TurnContext | None = None, verdict: Verdict | None = None) -> None:
+    def play(self, completion: Completion, judged: tuple[TurnContext, Verdict] | None = None) -> None:
         """Plays one completion.
 
         Args:
             completion: The completion.
-            context: What `turn` made of it, and
-            verdict: its verdict, where it has been judged.
+            judged: What `turn` made of it and its verdict; None leaves the judging to the environment.
         """
-        if self._base is not None and context is not None and verdict is not None:
-            self._base.supply_verdict(context, verdict)
-        self._step(completion)
+        if self._base is None or judged is None:
+            self._step(completion)
+        else:
+            # A wrapper may change the action or step several times: the verdict is for the turn that was judged alone.
+            turn, verdict, verifier = *judged, self._base.verifier
+            self._base.verdict_source = lambda one: verdict if one is turn else verifier.verify_turns([one])[0]
+            try:
+                self._step(completion)
+            finally:
+                self._base.verdict_source = None
         self._play_empty()
 
     def _play_empty(self) -> None:
-        while not self.run.over and self.run.budget == 0:
+        while not self.recorder.ended and self.recorder.budget == 0:
             self._step(EMPTY_COMPLETION)
 
     def _step(self, completion: Completion) -> None:
         observation, reward, terminated, truncated, info = self.env.step(completion.ids)
-        self.run.add(completion, observation, float(reward), terminated, truncated, info)
+        self.recorder.add(completion, observation, float(reward), terminated, truncated, info)
 
 
-def seats_of(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[Seat]:
-    """A seat for each environment of a vector environment that can be played one by one.
+def env_slots(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[EnvSlot]:
+    """A slot for each environment of a vector environment that can be played one by one.
 
     Args:
         env: The vector environment.
@@ -102,7 +108,7 @@ def seats_of(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[Seat]:
             " use gym.make_vec's default form or SyncVectorEnv, and put wrappers around the single environments"
             " (make_vec(…, wrappers=[…]))"
         )
-    return [Seat(one) for one in envs]
+    return [EnvSlot(one) for one in envs]
 
 
 # ---- the scheduler for policies that answer whole batches: all running episodes go one turn further at once
@@ -123,7 +129,7 @@ def play_batched(
         indices: Which are played.
         keep: Called with each as it ends.
     """
-    slots = _Slots(env, plan)
+    slots = _VectorSlots(env, plan)
     release = getattr(policy, "release", None)
     upcoming = iter(indices)
     for slot, index in zip(range(env.num_envs), upcoming, strict=False):
@@ -131,12 +137,12 @@ def play_batched(
     slots.fill_idle()
     while slots.running():
         for slot in slots.step(policy):
-            run = slots.runs[slot]
-            assert run is not None
+            recorder = slots.recorders[slot]
+            assert recorder is not None
             if release is not None:
-                for context in run.contexts:
+                for context in recorder.contexts:
                     release(context)
-            keep(run.episode())
+            keep(recorder.episode())
             following = next(upcoming, None)
             if following is None:
                 slots.retire(slot)
@@ -144,7 +150,7 @@ def play_batched(
                 slots.begin(slot, following)
 
 
-class _Slots:
+class _VectorSlots:
     """The places of a vector environment, each with the episode that runs in it (or none)."""
 
     def __init__(self, env: VectorEnv, plan: EpisodePlan) -> None:
@@ -157,63 +163,63 @@ class _Slots:
             )
         self._env, self._plan = env, plan
         self._same_step = mode is AutoresetMode.SAME_STEP
-        self.runs: list[EpisodeRun | None] = [None] * env.num_envs
-        self._fresh = [False] * env.num_envs  # the place has an episode that can be stepped, ours or not
+        self.recorders: list[EpisodeRecorder | None] = [None] * env.num_envs
+        self._fresh = [False] * env.num_envs  # the slot has an episode that can be stepped, of the plan or not
 
     def begin(self, slot: int, index: int) -> None:
-        """Starts episode `index` in a place."""
+        """Starts episode `index` in a slot."""
         observation, info = self._reset(slot, self._plan.number(index))
-        self.runs[slot] = EpisodeRun(self._plan, index, observation, info)
+        self.recorders[slot] = EpisodeRecorder(observation, info, index=index, plan=self._plan)
 
     def retire(self, slot: int) -> None:
-        """Leaves a place without an episode of ours; it plays empty actions until the others are done."""
-        self.runs[slot] = None
+        """Leaves a slot without an episode of the plan; it plays empty actions until the others have ended."""
+        self.recorders[slot] = None
         self._reset(slot, 0)
 
     def fill_idle(self) -> None:
-        """A vector environment steps all its places, so the unused ones need an episode to step through."""
+        """Resets the unused slots: a vector environment steps all of them, so each needs an episode."""
         for slot in range(self._env.num_envs):
             if not self._fresh[slot]:
                 self.retire(slot)
 
     def running(self) -> bool:
-        """True while some place has an episode of ours."""
-        return any(run is not None for run in self.runs)
+        """True while a slot has an episode of the plan."""
+        return any(recorder is not None for recorder in self.recorders)
 
     def step(self, policy: Policy) -> list[int]:
-        """One vector step; returns the places whose episode of ours ended with it."""
+        """Plays one vector step; returns the slots whose episode of the plan ended with it."""
         completions = self._complete(policy)
         actions = tuple(completions.get(slot, EMPTY_COMPLETION).ids for slot in range(self._env.num_envs))
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         ended = []
-        for slot, run in enumerate(self.runs):
+        for slot, recorder in enumerate(self.recorders):
             over = bool(terminated[slot] or truncated[slot])
-            if run is None:
+            if recorder is None:
                 if over:
                     self.retire(slot)
                 continue
             final = over and self._same_step
             observation = infos["final_obs"][slot] if final else observations[slot]
             info = info_of(infos["final_info"] if final else infos, slot)
-            run.add(completions[slot], observation, rewards[slot], terminated[slot], truncated[slot], info)
+            recorder.add(completions[slot], observation, rewards[slot], terminated[slot], truncated[slot], info)
             if over:
                 ended.append(slot)
         return ended
 
     def _complete(self, policy: Policy) -> dict[int, Completion]:
         """The completions of all running episodes; the policy is asked for those that have room to answer."""
-        runs = {slot: run for slot, run in enumerate(self.runs) if run is not None}
-        asked = [slot for slot, run in runs.items() if run.budget > 0]
+        recorders = {slot: recorder for slot, recorder in enumerate(self.recorders) if recorder is not None}
+        asked = [slot for slot, recorder in recorders.items() if recorder.budget > 0]
         found: list[Completion] = []
         if asked:
             found = policy.complete(
-                [runs[slot].context for slot in asked],
-                max_tokens=[runs[slot].budget for slot in asked],
-                seeds=[runs[slot].turn_seed for slot in asked],
+                [recorders[slot].context for slot in asked],
+                max_tokens=[recorders[slot].budget for slot in asked],
+                seeds=[recorders[slot].turn_seed for slot in asked],
             )
         if len(found) != len(asked):
             raise InvalidValueError(f"policy {policy!r} returned {len(found)} completions for {len(asked)} contexts")
-        return {**dict.fromkeys(runs, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
+        return {**dict.fromkeys(recorders, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
 
     def _reset(self, slot: int, number: int) -> tuple[Any, dict[str, Any]]:
         mask = np.zeros(self._env.num_envs, np.bool_)
@@ -239,11 +245,11 @@ judges wait for something elsewhere, and are not waited for.
 STEPS_BETWEEN_LOOKS: Final = 8
 """Steps of decoding after which outstanding verdicts are looked at again."""
 
-_Answer: TypeAlias = tuple[Seat, Completion, TurnContext]
+_Answer: TypeAlias = tuple[EnvSlot, Completion, TurnContext]
 
 
 def play_streaming(
-    seats: Sequence[Seat],
+    slots: Sequence[EnvSlot],
     policy: StreamingPolicy,
     plan: EpisodePlan,
     indices: Iterable[int],
@@ -252,13 +258,13 @@ def play_streaming(
     """Plays episodes, each going on as soon as its completion and its verdict are there.
 
     Args:
-        seats: One per episode that runs at the same time.
+        slots: One per episode that runs at the same time.
         policy: The policy.
         plan: What the episodes are.
         indices: Which are played.
         keep: Called with each as it ends.
     """
-    stream = _Stream(seats, policy, plan, indices, keep)
+    stream = _Stream(slots, policy, plan, indices, keep)
     try:
         stream.run()
     finally:
@@ -270,15 +276,15 @@ class _Stream:
 
     def __init__(
         self,
-        seats: Sequence[Seat],
+        slots: Sequence[EnvSlot],
         policy: StreamingPolicy,
         plan: EpisodePlan,
         indices: Iterable[int],
         keep: Callable[[Episode], None],
     ) -> None:
         self._policy, self._plan, self._upcoming, self._keep = policy, plan, iter(indices), keep
-        self._idle = deque(seats)
-        self._asked: dict[int, Seat] = {}
+        self._idle = deque(slots)
+        self._asked: dict[int, EnvSlot] = {}
         self._judging: dict[Future[Verdict], _Answer] = {}
 
     def run(self) -> None:
@@ -291,49 +297,50 @@ class _Stream:
             self._begin()
 
     def cancel(self) -> None:
-        """Drops what is under way (after an error); verdicts that come later are nobody's."""
+        """Drops the requests under way (after an error); verdicts that come later are ignored."""
         for ticket in self._asked:
             self._policy.cancel(ticket)
 
     def _begin(self) -> None:
         while self._idle and (index := next(self._upcoming, None)) is not None:
-            seat = self._idle.popleft()
-            seat.begin(self._plan, index)
-            self._go_on(seat)
+            slot = self._idle.popleft()
+            slot.begin(self._plan, index)
+            self._go_on(slot)
 
-    def _go_on(self, seat: Seat) -> None:
+    def _go_on(self, slot: EnvSlot) -> None:
         """Asks for the episode's next completion, or hands it out where it is over."""
-        run = seat.run
-        if run.over:
-            self._idle.appendleft(seat)
-            for context in run.contexts:
+        recorder = slot.recorder
+        if recorder.ended:
+            self._idle.appendleft(slot)
+            for context in recorder.contexts:
                 self._policy.release(context)
-            self._keep(run.episode())
+            self._keep(recorder.episode())
         else:
-            self._asked[self._policy.submit(run.context, max_tokens=run.budget, seed=run.turn_seed)] = seat
+            ticket = self._policy.submit(recorder.context, max_tokens=recorder.budget, seed=recorder.turn_seed)
+            self._asked[ticket] = slot
 
-    def _advance(self) -> list[tuple[Seat, Completion]]:
-        """What has ended since the last look."""
+    def _advance(self) -> list[tuple[EnvSlot, Completion]]:
+        """The completions that have ended since the last call, with their slots."""
         steps = STEPS_BETWEEN_LOOKS if self._judging else None
         ended = self._policy.advance(steps) if steps else self._policy.advance()
-        strangers = [ticket for ticket, _ in ended if ticket not in self._asked]
-        if strangers or not (ended or self._judging):
+        unknown = [ticket for ticket, _ in ended if ticket not in self._asked]
+        if unknown or not (ended or self._judging):
             raise PolicyError(
                 f"advance() of {self._policy!r} must return completions of requests that were submitted, got"
-                f" {f'tickets {strangers}' if strangers else 'none'} with {len(self._asked)} requests waiting"
+                f" {f'tickets {unknown}' if unknown else 'none'} with {len(self._asked)} requests waiting"
             )
         return [(self._asked.pop(ticket), completion) for ticket, completion in ended]
 
-    def _judge(self, ended: Sequence[tuple[Seat, Completion]]) -> None:
-        """Has what ended together judged in one call per verifier, and waits for it if that may be quick."""
+    def _judge(self, ended: Sequence[tuple[EnvSlot, Completion]]) -> None:
+        """Judges what ended together in one call per verifier, and waits for a moment where nothing else is judged."""
         batches: dict[TurnVerifier, list[_Answer]] = {}
-        for seat, completion in ended:
-            context, verifier = seat.turn(completion), seat.verifier
+        for slot, completion in ended:
+            context, verifier = slot.turn(completion), slot.verifier
             if context is None or verifier is None:
-                seat.play(completion)
-                self._go_on(seat)
+                slot.play(completion)
+                self._go_on(slot)
             else:
-                batches.setdefault(verifier, []).append((seat, completion, context))
+                batches.setdefault(verifier, []).append((slot, completion, context))
         patient = not self._judging and not any(verifier.is_async for verifier in batches)
         for verifier, answers in batches.items():
             futures = verifier.submit_turns([context for *_, context in answers])
@@ -346,9 +353,9 @@ class _Stream:
         if self._judging and not self._asked:
             wait(self._judging, return_when=FIRST_COMPLETED)
         for future in [future for future in self._judging if future.done()]:
-            seat, completion, context = self._judging.pop(future)
-            seat.play(completion, context, future.result())
-            self._go_on(seat)
+            slot, completion, context = self._judging.pop(future)
+            slot.play(completion, (context, future.result()))
+            self._go_on(slot)
 
 
 # ---- the scheduler for policies that are asked in asyncio: every episode is a task that awaits its own completions
@@ -372,7 +379,7 @@ class Progress:
 
 
 def play_asyncio(
-    seats: Sequence[Seat],
+    slots: Sequence[EnvSlot],
     policy: AsyncPolicy,
     plan: EpisodePlan,
     indices: Sequence[int],
@@ -381,7 +388,7 @@ def play_asyncio(
     """Plays episodes in an event loop of its own, and returns when they have ended.
 
     Args:
-        seats: One per episode that runs at the same time.
+        slots: One per episode that runs at the same time.
         policy: The policy.
         plan: What the episodes are.
         indices: Which are played.
@@ -389,7 +396,7 @@ def play_asyncio(
     """
 
     async def play() -> None:
-        stream = stream_asyncio(seats, policy, plan, indices, max_waiting=len(seats))
+        stream = stream_asyncio(slots, policy, plan, indices, max_waiting=len(slots))
         async with aclosing(stream):
             async for episode in stream:
                 keep(episode)
@@ -433,7 +440,7 @@ def _run_beside(work: Coroutine[None, None, None]) -> None:
 
 
 async def stream_asyncio(
-    seats: Sequence[Seat],
+    slots: Sequence[EnvSlot],
     policy: AsyncPolicy,
     plan: EpisodePlan,
     indices: Sequence[int],
@@ -444,11 +451,11 @@ async def stream_asyncio(
     """Plays episodes concurrently and yields each as it finishes.
 
     Args:
-        seats: One per episode that runs at the same time.
+        slots: One per episode that runs at the same time.
         policy: The policy.
         plan: What the episodes are.
         indices: Which are played.
-        max_waiting: With so many finished episodes not yet taken, the others wait.
+        max_waiting: With this many finished episodes not yet taken, the others wait.
         on_progress: Called as each episode finishes.
 
     Yields:
@@ -456,7 +463,7 @@ async def stream_asyncio(
         error is raised.
     """
     collection = _Collection(policy, plan, iter(indices), max_waiting)
-    tasks = [asyncio.create_task(collection.work(seat)) for seat in seats[: len(indices)]]
+    tasks = [asyncio.create_task(collection.work(slot)) for slot in slots[: len(indices)]]
     try:
         tokens = 0
         for finished in range(1, len(indices) + 1):
@@ -481,26 +488,25 @@ class _Collection:
         self._queue: asyncio.Queue[Episode] = asyncio.Queue(waiting)
         self.running = 0
 
-    async def work(self, seat: Seat) -> None:
+    async def work(self, slot: EnvSlot) -> None:
         """Plays one episode after the other."""
         for index in self._indices:
             self.running += 1
-            seat.begin(self._plan, index)
-            run = seat.run
-            while not run.over:
+            slot.begin(self._plan, index)
+            recorder = slot.recorder
+            while not recorder.ended:
                 completion = await self._policy.acomplete(
-                    run.context, max_tokens=run.budget, seed=run.turn_seed, session=run.session
+                    recorder.context, max_tokens=recorder.budget, seed=recorder.turn_seed, session=recorder.session
                 )
-                context, verifier = seat.turn(completion), seat.verifier
-                verdict = None
+                context, verifier, judged = slot.turn(completion), slot.verifier, None
                 if context is not None and verifier is not None:
-                    verdict = await asyncio.wrap_future(verifier.submit_turns([context])[0])
-                seat.play(completion, context, verdict)
+                    judged = context, await asyncio.wrap_future(verifier.submit_turns([context])[0])
+                slot.play(completion, judged)
             self.running -= 1
-            await self._queue.put(run.episode())
+            await self._queue.put(recorder.episode())
 
     async def take(self, tasks: Sequence[asyncio.Task[None]]) -> Episode:
-        """The next finished episode; a task's error once none is left."""
+        """Returns the next finished episode, or raises a task's error once none is left."""
         getter = asyncio.create_task(self._queue.get())
         try:
             while not getter.done():

@@ -97,7 +97,7 @@ class ArealDialogue(Dialogue):
         except (IndexError, ValueError):
             return ""
 
-    def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+    def feedback_ids(self, text: str, turn: int, completion_ids: Ids, response: str | None = None) -> Ids:
         """The ids that the original appended, whatever the completion ends with."""
         return np.array(spliced_feedback_ids(self.tokenizer, text), np.int64)
 

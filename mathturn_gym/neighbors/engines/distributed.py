@@ -238,7 +238,7 @@ class DistributedTrainer(Trainer):
         """Over the ranks."""
         return float(sum(self._gathered(value)))
 
-    def merged(self, outs: Sequence[Metrics], sizes: Sequence[int]) -> Metrics:
+    def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
         """Of all ranks' parts."""
         everybody = self._gathered((list(outs), list(sizes)))
         return merged_figures(

@@ -6,7 +6,7 @@
 The file holds everything it shows and asks the network for nothing; what a model wrote is shown in it, never run.
 """
 
-from mathturn_gym.show.view._report import write_report
+from mathturn_gym.show.evaluation import write_report
 from mathturn_gym.show.view._server import Follower, ViewServer
 from mathturn_gym.show.view._write import write_view
 from mathturn_gym.show.view.records import Message, ViewEpisode

@@ -21,14 +21,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mathturn_gym.base.render import STATUSES
 from mathturn_gym.base.text import TokenTexts
 from mathturn_gym.show.view.records import Message, ViewEpisode
-from mathturn_gym.types import NO_VERSION, Status
+from mathturn_gym.types import NO_VERSION
 
 BLOCK_SIZE: Final = 256
 _SNIPPET: Final = 160
-_LETTER: Final = {Status.RIGHT: "r", Status.WRONG: "w", Status.NO_ANSWER: "n", Status.UNDECIDED: "u"}
-_SILENT: Final = "-"
+_LETTER: Final = {status: style.letter for status, style in STATUSES.items()}
+_UNJUDGED: Final = "-"
 _ALIGNMENT: Final = 4
 
 
@@ -101,7 +102,7 @@ def _row(episode: ViewEpisode) -> dict[str, Any]:
         "group": episode.group,
         "reward": episode.reward,
         "solved": episode.solved,
-        "statuses": "".join(_SILENT if a.verdict is None else _LETTER[a.verdict.status] for a in answers),
+        "statuses": "".join(_UNJUDGED if a.verdict is None else _LETTER[a.verdict.status] for a in answers),
         "stop": episode.stop_reason,
         "family": episode.family,
         "level": episode.level,
@@ -142,14 +143,14 @@ def _message(episode: ViewEpisode, message: Message, texts: TokenTexts) -> dict[
         text = "".join(episode.token_texts[message.start : message.end])
     elif text is None:
         text = texts.decode(episode.ids[message.start : message.end].tolist())
-    told: dict[str, Any] = {"role": message.role, "text": text, "start": message.start, "end": message.end}
+    fields: dict[str, Any] = {"role": message.role, "text": text, "start": message.start, "end": message.end}
     if message.verdict is not None:
         verdict = message.verdict
-        told |= {"status": _LETTER[verdict.status], "reason": verdict.reason, "answer": verdict.answer}
-        told |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "rule": verdict.rule}
-        told |= {"score": verdict.value}
-    told |= {"reward": message.reward, "budget": message.budget, "cut": message.truncated or None}
-    return {name: value for name, value in told.items() if value is not None or name == "text"}
+        fields |= {"status": _LETTER[verdict.status], "reason": verdict.reason, "answer": verdict.answer}
+        fields |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "rule": verdict.rule}
+        fields |= {"score": verdict.value}
+    fields |= {"reward": message.reward, "budget": message.budget, "cut": message.truncated or None}
+    return {name: value for name, value in fields.items() if value is not None or name == "text"}
 
 
 def _utf16(text: str | None, span: tuple[int, int] | None) -> list[int] | None:

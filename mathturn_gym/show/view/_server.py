@@ -76,7 +76,7 @@ class Follower:
             }
 
     def _begin(self) -> None:
-        """Reads everything anew: at the start, and where the files are other files than before."""
+        """Reads everything: at the start, and again where files were replaced."""
         self._generation += 1
         names = run_names(self._paths)
         self._logs = [

@@ -1,9 +1,8 @@
-"""`write_view`: from paths or episodes to a page."""
+"""`write_view`: from paths or episodes to the viewer's page, with the tokenizer that a run names."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,88 +14,77 @@ from typing import Any, Final, TypeAlias
 
 from mathturn_gym.base.files import parse_json, read_regular, write_atomically
 from mathturn_gym.base.model_folders import NAMED_MODELS, is_hub_name, models_folder
+from mathturn_gym.base.render import ENDINGS, STATUSES
 from mathturn_gym.base.text import TokenTexts
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.show import pages
 from mathturn_gym.show.view._encoding import Block, blocks, pack_json
 from mathturn_gym.show.view.records import ViewEpisode, from_episodes
 from mathturn_gym.show.view.sources import Curves, EpisodeSet, read_curves, read_sets, run_names
 from mathturn_gym.types import Episode
 
 _SCRIPTS: Final = ("data.js", "text.js", "scales.js", "tokens.js", "dialogue.js", "list.js", "figures.js", "app.js")
-"""In the order in which they are read: each uses what those before it define."""
+"""In this order: each uses what those before it define."""
 
 _FONT: Final = re.compile(r"url\((fonts/[\w-]+\.woff2)\)")
 
 
 def render_page(about: Mapping[str, Any], blocks: Iterable[tuple[int, Block]]) -> str:
-    """The page as a text.
+    """Returns the viewer's page.
 
     Args:
         about: What `data.js` calls so: the sets, the curves, and where to ask for more.
         blocks: Pairs of a set's number and a block of its episodes.
     """
-    data = "".join(_block(number, block) for number, block in blocks)
-    style, code = _styles(), _code()
-    return (
-        "<!doctype html>\n"
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy_of(live=about.get("live") is not None)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        "<title>mathturn view</title>\n"
-        f"<style>{style}</style>\n</head>\n<body>\n{_asset('page.html')}"
-        f'<script id="about" type="application/x-mathturn">{pack_json(about)}</script>\n'
-        f"{data}{''.join(f'<script>{script}</script>' for script in code)}\n</body>\n</html>\n"
+    return pages.render_page(
+        "view/page.html",
+        styles=_styles(),
+        scripts=_code(),
+        rules=_rules(live=about.get("live") is not None),
+        title="mathturn view",
+        about=pack_json({**about, "statuses": _STATUSES, "endings": _ENDINGS}),
+        blocks=((number, block.to_json()) for number, block in blocks),
     )
 
 
+_STATUSES: Final = {
+    style.letter: {"word": style.words, "mark": style.mark, "name": status.value} for status, style in STATUSES.items()
+}
+_ENDINGS: Final = {reason.value: words for reason, words in ENDINGS.items()}
+
+
 def policy_of(*, live: bool = False) -> str:
-    """The content security policy of the page.
+    """Returns the content security policy of the page.
 
     Args:
         live: The page may ask the server that it came from.
     """
-    scripts = " ".join(_digest(script) for script in _code())
-    rules = {
-        "default-src": "'none'",
-        "script-src": scripts,
-        "style-src": _digest(_styles()),
+    return pages.content_policy(_styles(), _code(), _rules(live=live))
+
+
+def _rules(*, live: bool) -> dict[str, str]:
+    return {
         "font-src": "data:",
         "connect-src": "'self'" if live else "'none'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
-
-
-def _block(number: int, block: Block) -> str:
-    """A block's parts as data that no browser runs; base64 has no character that HTML knows."""
-    parts = "".join(
-        f'<script type="application/x-mathturn" data-part="{name}">{text}</script>'
-        for name, text in block.to_json().items()
-    )
-    return f'<div class="block" data-set="{number}" hidden>{parts}</div>\n'
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 @cache
-def _code() -> Sequence[str]:
+def _code() -> tuple[str, ...]:
     """The scripts: KaTeX, and ours as one."""
-    own = "\n".join(_asset(name) for name in _SCRIPTS)
+    own = "\n".join(pages.asset(f"view/{name}") for name in _SCRIPTS)
     notice = "/* KaTeX, MIT license, Copyright (c) 2013-2020 Khan Academy and other contributors */\n"
-    return f"{notice}{_asset('katex/katex.min.js')}", f'"use strict";\n(() => {{\n{own}\n}})();'
+    return f"{notice}{pages.asset('view/katex/katex.min.js')}", f'"use strict";\n(() => {{\n{own}\n}})();'
 
 
 @cache
 def _styles() -> str:
     """KaTeX's styles with their fonts in them, and ours."""
-    return _FONT.sub(lambda font: f"url({_font(font[1])})", _asset("katex/katex.min.css")) + _asset("view.css")
+    katex = _FONT.sub(lambda font: f"url({_font(font[1])})", pages.asset("view/katex/katex.min.css"))
+    return katex + pages.asset("view/view.css")
 
 
 def _font(name: str) -> str:
@@ -104,12 +92,7 @@ def _font(name: str) -> str:
     return f"data:font/woff2;base64,{base64.b64encode(data).decode('ascii')}"
 
 
-@cache
-def _asset(name: str) -> str:
-    return (files("mathturn_gym") / "assets" / "view" / name).read_text(encoding="utf-8")
-
-
-# ---- which tokenizer a run speaks, found without asking anybody
+# ---- the tokenizer of a run, found without the network
 
 
 _CONFIG: Final = "tokenizer_config.json"
@@ -117,10 +100,9 @@ _MOST_SETTINGS: Final = 1 << 26
 
 
 def find_tokenizer(folder: Path) -> str | None:
-    """The tokenizer that a run's folder names: one in it, its checkpoint's, or what its settings say.
+    """Returns the tokenizer that a run's folder names: one in it, its checkpoint's, or what its settings say.
 
-    Only what is on this machine is taken ("builtin", folders, fetched models, the hub's cache): a page is made without
-    asking anybody.
+    Only what is on this machine is taken: "builtin", folders, fetched models, the hub's cache.
     """
     own = _first_with_tokenizer([folder, folder / "checkpoint", folder / "tokenizer"])
     if own is not None:
@@ -191,7 +173,7 @@ class View:
     texts: TokenTexts
 
     def about(self) -> dict[str, Any]:
-        """All but the episodes, as JSON types."""
+        """Returns everything but the episodes, as JSON types."""
         return {
             "title": " and ".join(dict.fromkeys(one.name for one in self.sets)),
             "sets": [

@@ -1,4 +1,4 @@
-"""What the viewer shows, whoever wrote it: messages with their verdicts, and a row of numbers per token.
+"""Episodes as the viewer shows them: messages with their verdicts, and a row of numbers per token.
 
     Episode, or a row of TRL, verl, verifiers, Inspect ─► ViewEpisode ─► the page
 
@@ -64,10 +64,10 @@ class ViewEpisode:
         mask: bool (T,); True on the tokens that are trained on.
         token_texts: T texts, where the log carries them; None where a tokenizer must say.
         values: Numbers of each token by name, float32 (T,), NaN where it has none: "logprob", "advantage", "entropy" …
-        versions: int32 (T,), version of the weights, -1 where no policy sampled the token; None where nobody noted it.
+        versions: int32 (T,), version of the weights, -1 where no policy sampled the token; None where it was not recorded.
         index: The episode's number.
         reward: The episode's reward.
-        solved: Some answer was right; None where nobody said.
+        solved: Some answer was right; None where there is no verdict.
         stop_reason: Why it ended.
         group: Episodes that were sampled together share it.
         gold: The accepted answers.
@@ -128,7 +128,7 @@ def from_episodes(episodes: Sequence[Episode], *, credit: bool = True) -> list[V
 
     Args:
         episodes: Any number; groups are those within them.
-        credit: Where nobody noted advantages and episodes share groups, "advantage" is what `advantages(episodes)` gives:
+        credit: Where no advantages are recorded and episodes share groups, "advantage" is what `advantages(episodes)` gives:
             the return minus the mean of what the others of its group got from the same turn on.
     """
     shown = [_from_episode(episode) for episode in episodes]
@@ -202,11 +202,11 @@ def _messages(episode: Episode) -> tuple[Message, ...]:
                 truncated=turn.truncated,
             )
         )
-        # A segment that begins here is the whole context written anew, feedback included: no feedback of its own.
-        anew = end in begins and next_start > end
-        if turn.feedback or (next_start > end and not anew):
-            messages.append(Message("user", turn.feedback, end, end if anew else next_start))
-        if anew:
-            words = f"The context was written anew: {next_start - end} tokens, all of it as the policy saw it next."
+        # A segment that begins here is the whole context re-rendered, feedback included: it has no feedback of its own.
+        rendered = end in begins and next_start > end
+        if turn.feedback or (next_start > end and not rendered):
+            messages.append(Message("user", turn.feedback, end, end if rendered else next_start))
+        if rendered:
+            words = f"The context was re-rendered: {next_start - end} tokens, all of it as the policy saw it next."
             messages.append(Message("system", words, end, next_start))
     return tuple(messages)

@@ -162,7 +162,7 @@ def holds_episodes(path: Path) -> bool:
 
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
-    # A file that cannot be unpacked holds no episodes; whoever asks for it by name is told why.
+    # A file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
     with reading(path) as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):
@@ -260,11 +260,21 @@ def set_files(path: Path, name: str) -> list[tuple[str, Path]]:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """What the page calls the runs: their last names, with the folder before where two are the same."""
-    last = [path.resolve().name for path in paths]
-    if len(set(last)) == len(last):
-        return last
-    return ["/".join(path.resolve().parts[-2:]) for path in paths]
+    """Returns short names of runs: as many last parts of their paths as tell them apart.
+
+    Of `out/cells/grpo/lins/seed-0/run` and `out/cells/ppo/lins/seed-0/run` the parts that differ are kept, with what
+    comes after them shortened: `grpo/…/run` and `ppo/…/run`.
+
+    >>> run_names([Path("/a/grpo/lins/seed-0/run"), Path("/a/ppo/lins/seed-0/run")])
+    ['grpo/…/run', 'ppo/…/run']
+    """
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-length:]) if length < 3 else f"{part[-length:][0]}/…/{part[-1]}" for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    full = ["/".join(part[-3:]) for part in parts]  # the same path twice, or names that only the middle tells apart
+    return [f"{name} ({full[: at + 1].count(name)})" if full.count(name) > 1 else name for at, name in enumerate(full)]
 
 
 def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:

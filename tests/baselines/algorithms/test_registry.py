@@ -43,10 +43,14 @@ def test_what_is_registered() -> None:
     assert set(CLASSIC) == {"maskable_ppo", "qr_dqn", "recurrent_ppo", "sb3_a2c", "sb3_dqn", "sb3_ppo", "trpo"}
 
 
+FILES = ("reinforce", "rloo", "grpo", "ppo", "online_rft")
+
+
 @pytest.mark.parametrize("name", LANGUAGE_MODEL)
-def test_each_has_a_file_a_source_and_a_public_name(name: str) -> None:
+def test_each_has_a_module_a_source_and_a_public_name(name: str) -> None:
     kind = registered()[name]
-    assert kind.__module__ == f"mathturn_gym.baselines.algorithms.{name}"
+    # A variant stands in its method's file.
+    assert kind.__module__ in {f"mathturn_gym.baselines.algorithms.{file}" for file in FILES}
     assert kind.title
     assert kind.source
     assert getattr(baselines, kind.__name__) is kind

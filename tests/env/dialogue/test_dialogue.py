@@ -159,9 +159,9 @@ def test_the_cache_is_bounded_by_bytes_whatever_is_said() -> None:
     completion = np.array([70], np.int64)
     tracemalloc.start()
     try:
-        for i in range(400):
+        for i in range(120):
             dialogue.feedback_ids(f"No {i}." + " and no" * 5000, 0, completion)  # 35 kB of text, 10,000 ids
-        for i in range(300):
+        for i in range(100):
             dialogue.prompt_ids(f"{i}?" * 2000)
         held, _ = tracemalloc.get_traced_memory()
     finally:
@@ -223,7 +223,7 @@ def test_threads_do_not_encode_each_others_markers_as_plain_text() -> None:
 class Shouting(Dialogue):
     """Says everything in capitals."""
 
-    def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+    def feedback_ids(self, text: str, turn: int, completion_ids: Ids, response: str | None = None) -> Ids:
         return super().feedback_ids(text.upper(), turn, completion_ids)
 
 

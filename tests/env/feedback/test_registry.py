@@ -91,7 +91,8 @@ def test_what_cannot_be_called_is_refused_when_it_is_registered_or_given() -> No
 
 def test_a_mode_says_what_it_needs_of_the_environment() -> None:
     class Shouting(Dialogue):
-        def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:
+        # One that does not take `response` is not given it.
+        def feedback_ids(self, text: str, turn: int, completion_ids: Ids) -> Ids:  # type: ignore[override]
             return super().feedback_ids(text.upper(), turn, completion_ids)
 
     @feedback_mode("loud", dialogue=Shouting, fewest_turns=2)

@@ -105,7 +105,7 @@ class TestDifferences:
     def test_pairs_of_the_same_size_give_nearly_students(self) -> None:
         rng = np.random.default_rng(1)
         a, b = rng.binomial(8, rng.beta(2, 2, 300), (2, 300)).astype(float)
-        one, other, found = difference_estimate(np.stack([a, b]), np.full((2, 300), 8.0), RATE, confidence=0.95)
+        one, other, found, _ = difference_estimate(np.stack([a, b]), np.full((2, 300), 8.0), RATE, confidence=0.95)
         gaps = (b - a) / 8
         assert (one, other) == pytest.approx((a.mean() / 8, b.mean() / 8))
         assert found.value == pytest.approx(gaps.mean())
@@ -114,13 +114,16 @@ class TestDifferences:
     def test_sums_that_differ_by_policy_are_weighed(self) -> None:
         tops = np.array([[1.0, 2.0, 0.0], [2.0, 2.0, 5.0]])
         bottoms = np.array([[2.0, 2.0, 0.0], [2.0, 4.0, 6.0]])
-        one, other, found = difference_estimate(tops, bottoms, ANY, confidence=0.95)
+        one, other, found, _ = difference_estimate(tops, bottoms, ANY, confidence=0.95)
         assert (one, other, found.value) == (0.75, 0.75, 0.0)
 
     def test_nothing_to_divide_by_is_no_difference(self) -> None:
-        one, _, found = difference_estimate(np.zeros((2, 3)), np.array([[0.0] * 3, [1.0] * 3]), RATE, confidence=0.95)
+        one, _, found, p_value = difference_estimate(
+            np.zeros((2, 3)), np.array([[0.0] * 3, [1.0] * 3]), RATE, confidence=0.95
+        )
         assert math.isnan(one)
         assert found.value is None
+        assert p_value is None
 
 
 Draw = Callable[[np.random.Generator], tuple[Estimate, float]]

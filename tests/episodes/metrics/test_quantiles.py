@@ -1,37 +1,40 @@
-"""Quantiles, held against SciPy's."""
+"""SciPy's quantiles as the intervals call them, held against 40 digits of mpmath."""
 
 from __future__ import annotations
 
+import mpmath
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 
-from mathturn_gym.episodes.metrics.intervals import beta_cdf, beta_quantile, f_quantile, normal_quantile, t_quantile
-
-shapes = st.floats(0.2, 1e5)
+from mathturn_gym.episodes.metrics.intervals import Pivot, clopper_pearson
 
 
-@given(st.floats(0.001, 0.999), shapes, shapes)
-def test_the_incomplete_beta_function(x: float, a: float, b: float) -> None:
-    assert beta_cdf(x, a, b) == pytest.approx(stats.beta.cdf(x, a, b), rel=1e-8, abs=1e-12)
+@pytest.mark.parametrize(
+    ("value", "samples"), [(0.5, 10.0), (0.02, 50.0), (0.137, 33.7), (0.9, 3.0), (0.4, 2000.0), (0.999, 12345.6)]
+)
+def test_clopper_and_pearsons_ends(value: float, samples: float) -> None:
+    """Each end leaves 2.5 % of its beta distribution outside."""
+    low, high = clopper_pearson(value, samples, 0.95)
+    with mpmath.workdps(40):
+        hits = mpmath.mpf(value * samples)
+        below = mpmath.betainc(hits, samples - hits + 1, 0, low, regularized=True)
+        above = mpmath.betainc(hits + 1, samples - hits, 0, high, regularized=True)
+    assert float(below) == pytest.approx(0.025, rel=1e-10)
+    assert float(above) == pytest.approx(0.975, rel=1e-10)
 
 
-@given(st.sampled_from([0.001, 0.025, 0.05, 0.5, 0.95, 0.975, 0.999]), shapes, shapes)
-def test_its_inverse(p: float, a: float, b: float) -> None:
-    assert beta_quantile(p, a, b) == pytest.approx(stats.beta.ppf(p, a, b), rel=1e-8, abs=1e-13)
+@pytest.mark.parametrize("degrees", [1.0, 2.5, 4.0, 30.0, 999.0])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_students_ends_and_p_values(degrees: float, confidence: float) -> None:
+    low, high = Pivot(1.0, 2.0, degrees).interval(confidence)
+    assert low == pytest.approx(2 - high, abs=1e-12)
+    with mpmath.workdps(40):
+        t = (mpmath.mpf(high) - 1) / 2
+        outside = mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t**2), regularized=True)
+    assert float(outside) == pytest.approx(1 - confidence, rel=1e-10)
+    assert Pivot(float(2 * t), 2.0, degrees).p_value() == pytest.approx(1 - confidence, rel=1e-10)
 
 
-@given(st.floats(0.5, 0.9995), st.floats(1, 1e6))
-def test_students_t(p: float, degrees: float) -> None:
-    assert t_quantile(p, degrees) == pytest.approx(stats.t.ppf(p, degrees), rel=1e-7, abs=1e-9)
-
-
-@given(st.sampled_from([0.025, 0.5, 0.95, 0.975]), st.floats(1, 500), st.floats(1, 500))
-def test_fishers_f(p: float, numerator: float, denominator: float) -> None:
-    assert f_quantile(p, numerator, denominator) == pytest.approx(stats.f.ppf(p, numerator, denominator), rel=1e-7)
-
-
-def test_the_limits() -> None:
-    assert t_quantile(0.975, float("inf")) == normal_quantile(0.975) == pytest.approx(1.959963984540054)
-    assert (beta_cdf(0.0, 2, 3), beta_cdf(1.0, 2, 3), beta_cdf(-1.0, 2, 3), beta_cdf(2.0, 2, 3)) == (0, 1, 0, 1)
+def test_the_ends_of_a_p_value() -> None:
+    assert Pivot(0.0, 0.0, 3.0).p_value() == 1.0
+    assert Pivot(0.1, 0.0, 3.0).p_value() == 0.0
+    assert Pivot(0.0, 0.5, 3.0).p_value() == 1.0

@@ -14,10 +14,11 @@ import pytest
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.episodes.rollout import collect
-from mathturn_gym.errors import InvalidValueError, PolicyError, UserFunctionError
+from mathturn_gym.episodes.rollout import EpisodePlan, collect
+from mathturn_gym.episodes.rollout._schedulers import EnvSlot
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, PolicyError, UserFunctionError
 from mathturn_gym.testing import RandomPolicy
-from mathturn_gym.types import Completion, Ids, Problem, TurnContext
+from mathturn_gym.types import Completion, Ids, Problem, Status, TurnContext, Verdict
 
 PROBLEMS = [Problem(f"p/{i}", f"{i}+1?", str(i + 1)) for i in range(8)]
 ORDER = [problem.id for problem in PROBLEMS]
@@ -290,39 +291,57 @@ def test_wrappers_around_single_environments_are_stepped_through() -> None:
     assert [episode.rewards.tolist() for episode in episodes] == [[-2.0, -2.0]] * 4
     assert sum(verifier.batches) == 8
 
-    single = gym.make("MathMultiTurn-v0", problems=PROBLEMS, verifier=verifier, num_turns=1)
-    base: Any = single.unwrapped
-    cut = Cutting(single)
-    cut.reset(seed=0)
+    slot = EnvSlot(Cutting(gym.make("MathMultiTurn-v0", problems=PROBLEMS, verifier=verifier, num_turns=1)))
+    slot.begin(EpisodePlan(), 0)
     verifier.batches.clear()
-    context = base.begin_turn(np.array([70, 71]))
-    (right,) = get_right(context)
-    base.supply_verdict(context, right)
-    assert cut.step(np.array([70, 71]))[1] == -1.0
+    with pytest.raises(InvalidEpisodeError, match="sequence law"):
+        play_as_right(slot, SAID)
+    base: Any = slot.env.unwrapped
+    assert base.get_state().turns[0].reward == -1.0, "the verdict was for what the policy said, not for what was played"
     assert verifier.batches == [1]
+    assert base.verdict_source is None
 
 
-def get_right(context: TurnContext) -> list[Any]:
-    from mathturn_gym.env.verification import TurnVerifier
-
-    return TurnVerifier(lambda response, gold: True).verify_turns([context])
+SAID = Completion(np.array([70, 71]))
 
 
-def test_a_supplied_verdict_is_for_its_turn_alone() -> None:
+def play_as_right(slot: EnvSlot, completion: Completion, turn: TurnContext | None = None) -> list[float]:
+    """The rewards of the episode after a completion was played with the verdict that it is right."""
+    turn = slot.turn(completion) if turn is None else turn
+    assert turn is not None
+    slot.play(completion, (turn, Verdict(Status.RIGHT)))
+    return list(slot.recorder.episode().rewards)
+
+
+def test_a_verdict_is_for_the_turn_that_was_judged_alone() -> None:
     verifier = Recording()
-    env = gym.make("MathMultiTurn-v0", problems=PROBLEMS, verifier=verifier, num_turns=3).unwrapped
-    base: Any = env
-    env.reset(seed=0)
-    action = np.array([70, 71])
-    context = base.begin_turn(action)
-    (right,) = get_right(context)
-    base.supply_verdict(context, right)
-    assert env.step(action)[1] == 1.0
+    slot = EnvSlot(gym.make("MathMultiTurn-v0", problems=PROBLEMS, verifier=verifier, num_turns=3))
+    slot.begin(EpisodePlan(), 0)
+    first = slot.turn(SAID)
+    assert play_as_right(slot, SAID, first) == [1.0]
     assert verifier.batches == []
-    assert env.step(action)[1] == -1.0, "the next turn is judged anew"
-    base.supply_verdict(context, right)
-    assert env.step(action)[1] == -1.0, "a verdict of an earlier turn is not taken"
-    env.reset(seed=0)
-    base.supply_verdict(context, right)
-    env.reset(seed=0)
-    assert env.step(action)[1] == -1.0, "nor one of another episode"
+    slot.play(SAID)
+    assert verifier.batches == [1], "the next turn is judged by the environment"
+    assert play_as_right(slot, SAID, first) == [1.0, -1.0, -1.0], "a verdict of an earlier turn is not taken"
+    slot.begin(EpisodePlan(), 0)
+    other = slot.turn(SAID)
+    slot.begin(EpisodePlan(), 0)
+    assert play_as_right(slot, SAID, other) == [-1.0], "nor one of another episode"
+
+
+def test_a_turn_that_is_judged_before_its_step_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = EnvSlot(gym.make("MathMultiTurn-v0", problems=PROBLEMS, num_turns=3))
+    slot.begin(EpisodePlan(), 0)
+    base: Any = slot.env.unwrapped
+    decoded: list[Any] = []
+    decode = base.dialogue._decode
+
+    def noted(ids: Any, **how: Any) -> Any:
+        decoded.append(ids)
+        return decode(ids, **how)
+
+    monkeypatch.setattr(base.dialogue, "_decode", noted)
+    play_as_right(slot, SAID)
+    assert decoded == [[70, 71]]
+    assert slot.turn(SAID) is slot.turn(SAID), "until something is played"
+    assert slot.turn(Completion(np.array([70]))) is not slot.turn(SAID)

@@ -29,7 +29,7 @@ class Server:
         """Sessions that are open."""
         return int(self.service.metrics.open_sessions)
 
-    def wait_for_sessions(self, count: int, seconds: float = 5.0) -> None:
+    def wait_for_sessions(self, count: int, seconds: float = 60.0) -> None:
         """Returns once so many sessions are open."""
         deadline = time.monotonic() + seconds
         while self.sessions != count:
@@ -56,7 +56,7 @@ def running(uvicorn_settings: Mapping[str, Any] = MappingProxyType({}), **keywor
     server = uvicorn.Server(uvicorn_config(app, host="127.0.0.1", port=0, log_level="error", **uvicorn_settings))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive(), "the server did not start"
         assert time.monotonic() < deadline, "the server did not start in time"
@@ -66,7 +66,7 @@ def running(uvicorn_settings: Mapping[str, Any] = MappingProxyType({}), **keywor
         yield Server(f"http://127.0.0.1:{port}", app)
     finally:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         assert not thread.is_alive(), "the server did not end"
 
 

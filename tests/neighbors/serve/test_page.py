@@ -41,7 +41,7 @@ class Tab:
         number = next(self._numbers)
         self._connection.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
-            reply = json.loads(self._connection.recv(timeout=20))
+            reply = json.loads(self._connection.recv(timeout=120))
             if reply.get("id") == number:
                 assert "error" not in reply, reply
                 return reply["result"]
@@ -53,7 +53,7 @@ class Tab:
         return result["result"].get("value")
 
     def wait_for(self, script: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not self.run(script):
             assert time.monotonic() < deadline, (
                 f"{script} did not come true: {self.run('document.documentElement.innerText')}"
@@ -75,7 +75,7 @@ def browser(folder: Path, url: str) -> Iterator[Tab]:
     ]
     process = subprocess.Popen([BROWSER, *options, url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        port_file, deadline = folder / "DevToolsActivePort", time.monotonic() + 30
+        port_file, deadline = folder / "DevToolsActivePort", time.monotonic() + 120
         while not port_file.is_file() or len(port_file.read_text().split()) < 2:
             assert time.monotonic() < deadline, "the browser did not start"
             time.sleep(0.1)

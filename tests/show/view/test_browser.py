@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,8 @@ class Tab:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._note)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        began = time.perf_counter()
         self.page.goto(address)
         self.page.wait_for_selector("#app:not([hidden]) #count:not(:empty)")
-        self.seconds = time.perf_counter() - began
 
     def _note(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -61,7 +61,7 @@ class Tab:
         """Waits for what was begun: unpacking is asynchronous."""
         self.page.wait_for_timeout(60)
 
-    def wait(self, expression: str, *, seconds: float = 10) -> None:
+    def wait(self, expression: str, *, seconds: float = 120) -> None:
         """Waits until something holds; asked from outside, since the page's policy forbids waiting code inside."""
         end = time.monotonic() + seconds
         while not self._holds(expression):
@@ -325,6 +325,21 @@ def test_the_same_problem_side_by_side_in_two_runs(tab: Tab, after: list[Episode
     tab.wait(f"document.getElementById('count').textContent === '{len(after)} episodes'")
 
 
+def test_what_cannot_be_laid_side_by_side_says_why(
+    opening: Callable[..., Tab], tmp_path: Path, before: list[Episode], after: list[Episode]
+) -> None:
+    """Two runs of which only one problem is in both: the page opens on it."""
+    alone = next(one for one in before if one.problem_id != after[0].problem_id)
+    both = next(one for one in before if one.problem_id == after[0].problem_id)
+    path = write_view(tmp_path / "v.html", {"a": [alone, both], "b": [after[0]]}, tokenizer="builtin")
+    tab = opening(path=path)
+    assert tab.page.is_enabled("#compare")
+    assert tab.text("#compare") == "Side by side"
+    tab.page.click(f".row:has-text('{alone.problem_id}')")
+    tab.wait("document.getElementById('compare').disabled")
+    assert tab.text("#compare") == "Only episode on this problem"
+
+
 def test_log_probs_of_the_same_tokens_are_subtracted(
     opening: Callable[..., Tab], before: list[Episode], tmp_path: Path
 ) -> None:
@@ -524,7 +539,22 @@ def test_the_policy_of_the_page_stops_what_is_put_into_it(opening: Callable[...,
 # ---- large and growing
 
 
-def test_five_thousand_episodes_open_in_three_seconds(
+def processor_seconds_of_children() -> float:
+    """What all processes below this one have used so far: the browser has several."""
+    used, parents = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(fields[1])
+            used[int(stat.parent.name)] = int(fields[11]) + int(fields[12])
+    children = {os.getpid()}
+    while more := {one for one, parent in parents.items() if parent in children} - children:
+        children |= more
+    return sum(used[one] for one in children - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processor time of other processes is read from /proc")
+def test_five_thousand_episodes_open_within_six_processor_seconds(
     opening: Callable[..., Tab], tmp_path: Path, after: list[Episode]
 ) -> None:
     long = [
@@ -537,16 +567,17 @@ def test_five_thousand_episodes_open_in_three_seconds(
         for i in range(5000)
     ]
     path = write_view(tmp_path / "big.html", {"big": long}, tokenizer="builtin")
+    began = processor_seconds_of_children()
     tab = opening(path=path)
     assert tab.text("#count") == "5,000 episodes"
-    assert tab.seconds < 3, f"{tab.seconds:.2f} s"
+    assert processor_seconds_of_children() - began < 6  # three seconds on two cores
     assert tab.count(".row") < 60  # only those in sight are drawn
     tab.page.evaluate("document.getElementById('rows').scrollTop = 1e9")
     tab.wait("document.querySelector('.row:last-child').textContent.includes('#4999')")
-    began = time.perf_counter()
+    began = processor_seconds_of_children()
     tab.page.fill("#query", "the roots of $x^2 - 5x + 6 = 0$. 4992")
     tab.wait("document.getElementById('count').textContent.startsWith('1 of')")
-    assert time.perf_counter() - began < 3
+    assert processor_seconds_of_children() - began < 6
     tab.page.fill("#query", "")
     tab.wait("document.getElementById('count').textContent === '5,000 episodes'")
 

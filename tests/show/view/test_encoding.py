@@ -112,7 +112,7 @@ def test_a_context_that_was_written_anew_is_a_part_of_its_own() -> None:
         ("assistant", 21, 25),
     ]
     assert dialogue["messages"][2]["text"] == "again"
-    assert "written anew: 4 tokens" in dialogue["messages"][3]["text"]
+    assert "re-rendered: 4 tokens" in dialogue["messages"][3]["text"]
 
 
 def test_where_an_answer_lies_is_counted_as_a_browser_counts() -> None:

@@ -13,7 +13,7 @@ from mathturn_gym.episodes.trajectories import write_episodes
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.show.view import write_view
 from mathturn_gym.show.view._write import find_tokenizer, read_view
-from mathturn_gym.show.view.sources import LineLog, read_curves, read_sets
+from mathturn_gym.show.view.sources import LineLog, read_curves, read_sets, run_names
 from mathturn_gym.types import Episode
 
 
@@ -108,6 +108,21 @@ def test_curves_of_ours_and_of_hugging_face_trainers(tmp_path: Path) -> None:
     (curves,) = read_curves(tmp_path, "run")
     assert curves.columns == {"step": [10.0, 20.0], "reward": [1.0, 2.0]}
     assert read_curves(tmp_path / "metrics.jsonl", "run") == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/x/one", "/x/two"], ["one", "two"]),
+        (["/x/a/run", "/x/b/run"], ["a/run", "b/run"]),
+        (["/x/grpo/lins/seed-0/run", "/x/ppo/lins/seed-0/run"], ["grpo/…/run", "ppo/…/run"]),
+        (["/x/ppo/add1/seed-0/run", "/x/ppo/lins/seed-0/run"], ["add1/…/run", "lins/…/run"]),
+        (["/x/run", "/x/run"], ["//x/run (1)", "//x/run (2)"]),
+    ],
+)
+def test_runs_get_names_that_differ(paths: list[str], names: list[str]) -> None:
+    """The runs of a comparison are all called `seed-0/run`."""
+    assert run_names([Path(path) for path in paths]) == names
 
 
 def test_the_tokenizer_is_the_one_that_the_run_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mathturn_gym.neighbors.engines.ray._engine import Collection, RayEngine
-from mathturn_gym.neighbors.engines.ray._training import RayTraining
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
 from mathturn_gym.neighbors.require import require
 
 _INSTALL: Final = "pip install 'mathturn-gym[ray]'"
 require("ray", "2.50", "3", _INSTALL)
 
+from mathturn_gym.neighbors.engines.ray._engine import Collection, RayEngine  # noqa: E402  after the check of the version
+from mathturn_gym.neighbors.engines.ray._training import RayTraining  # noqa: E402
 
 __all__ = ["Collection", "RayEngine", "RaySettings", "RayTraining"]

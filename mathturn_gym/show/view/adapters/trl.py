@@ -73,7 +73,7 @@ def read_trl_table(table: Any, source: str) -> tuple[list[ViewEpisode], list[str
 def _read_row(row: Mapping[str, Any], row_number: int, _: str) -> list[ViewEpisode]:
     prompt, completion = messages_of(row.get("prompt")), _answers(row.get("completion"))
     step = row.get("step")
-    # Reward functions' columns are its numbers; what else it has is told as facts.
+    # Reward functions' columns are its numbers; everything else is shown as facts.
     rewards = {name: value for name, value in row.items() if name not in _NO_REWARD and number(value) is not None}
     known = {*_NO_REWARD, "prompt", "completion", *rewards}
     facts = {**rewards, **{name: value for name, value in row.items() if name not in known and value is not None}}
