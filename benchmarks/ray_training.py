@@ -59,15 +59,15 @@ class Killing(RayTraining):
             self._note(session)
             if engine.deaths >= KILLS or time.monotonic() > began + KILL_SECONDS:
                 continue
-            finished = session._stream.ledger.finished if session._stream is not None else 0
+            finished = session._stream.work_queue.finished if session._stream is not None else 0
             if finished >= next_at:
                 engine.kill(rng.randrange(ACTORS))
                 next_at = finished + rng.randrange(EPISODES // KILLS)
 
     def _note(self, session: Any) -> None:
         if session._stream is not None:
-            ledger = session._stream.ledger
-            LAST.update(deaths=session._engine.deaths, replayed=ledger.replayed, dropped=ledger.dropped)
+            work_queue = session._stream.work_queue
+            LAST.update(deaths=session._engine.deaths, replayed=work_queue.replayed, dropped=work_queue.dropped)
 
 
 LAST: dict[str, int] = {}

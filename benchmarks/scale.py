@@ -146,7 +146,7 @@ def kills(wanted: int, seed: int, seconds: float) -> dict[str, Any]:
                 break
         collection.allow(0)
         took = time.monotonic() - began
-        deaths, replayed, dropped = engine.deaths, collection.ledger.replayed, collection.ledger.dropped
+        deaths, replayed, dropped = engine.deaths, collection.work_queue.replayed, collection.work_queue.dropped
         last = max(found) + 1
         missing = engine.begin(ENV.problems("train"), last, seed=seed, done=list(found))
         for episode in missing:

@@ -66,8 +66,6 @@ class Served:
             # Room for the bad clients beside the good ones; they are cut off soon.
             "max-sessions": sessions + 64,
             "session-timeout": 5,
-            "steps-per-second": 0,
-            "requests-per-second": 0,
             "log-level": "error",
         }
         flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]

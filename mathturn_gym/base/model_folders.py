@@ -91,7 +91,7 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-# ---- how transformers is used here: a name loads or fails at once, nothing from outside is executed, and bars stay away
+# ---- loading with transformers: a name loads or fails at once, and nothing from outside is executed
 
 
 _SECONDS: Final = 10.0

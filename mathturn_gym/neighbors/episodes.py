@@ -116,7 +116,7 @@ class ProblemIndex(FiniteSource):
         return f"make the data set with .dataset(problems), which knows {len(self)} problems so far"
 
 
-# ---- episodes for trainers that own the model and ask for one episode at a time, in asyncio
+# ---- one episode at a time
 
 
 Generate: TypeAlias = Callable[[Ids, int], Awaitable[Completion]]

@@ -107,10 +107,10 @@ def _is_path(name: str) -> bool:
     bare = name.lower().removesuffix(".gz")
     if bare.endswith(FORMATS):
         return there or "+" not in name
-    return there and _known(name) is None
+    return there and _table_of(name) is None
 
 
-def _known(name: str) -> str | None:
+def _table_of(name: str) -> str | None:
     """Which table a bare name is in."""
     generator, family = _GENERATOR.fullmatch(name), _FAMILY.fullmatch(name)
     if name in GENERATORS or (generator is not None and generator["number"] and generator["name"] in GENERATORS):
@@ -134,7 +134,7 @@ def _mixture(name: str, options: FileOptions) -> ProblemSource:
 def _drawn(name: str) -> ProblemSource:
     """A generator or a family."""
     base, *choices = name.split(":")
-    kind = _known(base)
+    kind = _table_of(base)
     if kind == "generator":
         if len(choices) > 1:
             raise InvalidValueError(f"problems {name!r}: a generator takes a split and no more, as {base}:test")

@@ -14,7 +14,7 @@ import pytest
 from mathturn_gym.base.files import locked, replacing, sync, tidy, write_atomically
 from mathturn_gym.errors import LockedError, StorageError
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
 
 
 def names(folder: Path) -> list[str]:
@@ -166,7 +166,6 @@ def holder(path: Path) -> subprocess.Popen[str]:
     return process
 
 
-@posix
 def test_another_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     process = holder(path)
@@ -179,7 +178,6 @@ def test_another_process_is_refused_until_the_first_has_ended(tmp_path: Path) ->
         pass
 
 
-@posix
 def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     with locked(path), pytest.raises(LockedError), locked(path):
@@ -190,7 +188,6 @@ def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
         pass
 
 
-@posix
 def test_waiting_takes_the_lock_when_it_is_free(tmp_path: Path) -> None:
     path, order = tmp_path / ".lock", []
 
@@ -208,7 +205,6 @@ def test_waiting_takes_the_lock_when_it_is_free(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
-@posix
 def test_a_locked_file_keeps_its_content(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("kept")

@@ -94,10 +94,20 @@ def test_near_misses_of_import_paths_are_code_before_anything_is_resolved(here: 
         assert not (here / "witness").exists(), text
 
 
+def well_formed(text: str) -> bool:
+    """What the parser should say, by Python's own rules."""
+    module, colon, names = text.partition(":")
+    return bool(colon) and all(
+        part.isascii() and part.isidentifier() for half in (module, names) for part in half.split(".")
+    )
+
+
 def test_what_is_no_import_path_is_never_imported(here: Path) -> None:
-    """The readers behind the gate take nothing that the strict parser refuses."""
+    """The readers behind the gate take nothing that is no import path."""
+    assert well_formed("evilmod.a:x.y")
     for text in near_misses():
-        if not is_import_path(text):
+        assert is_import_path(text) == well_formed(text), text
+        if not well_formed(text):
             with pytest.raises((InvalidValueError, CheckpointError)):
                 load_policy(text)
             assert not (here / "witness").exists(), text

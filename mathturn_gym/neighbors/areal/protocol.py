@@ -62,7 +62,7 @@ async def in_thread(function: Callable[..., T], *args: Any, timeout: float | Non
         return await done
 
 
-# ---- what agents, environments and policies say to each other, in the original's words
+# ---- messages
 
 
 Observation: TypeAlias = "tuple[str, list[int], Any]"

@@ -28,7 +28,7 @@ class Share:
         return range(self.first, self.first + self.count)
 
 
-class Ledger:
+class WorkQueue:
     """Hands out every episode of a collection, takes what was played, and counts each episode once.
 
     Shares are cut at multiples of their size, whatever the workers are, so that the number of workers does not decide
@@ -44,12 +44,12 @@ class Ledger:
         replayed: Episodes that were handed out again because their worker was lost.
         dropped: Episodes that arrived a second time, and were not counted.
 
-    >>> ledger = Ledger(0, 5, size=2)
-    >>> ledger.hand_out("a"), ledger.hand_out("b"), ledger.hand_out("a"), ledger.hand_out("a")
+    >>> queue = WorkQueue(0, 5, size=2)
+    >>> queue.hand_out("a"), queue.hand_out("b"), queue.hand_out("a"), queue.hand_out("a")
     (Share(first=0, count=2), Share(first=2, count=2), Share(first=4, count=1), None)
-    >>> ledger.lost("a")
+    >>> queue.lost("a")
     [Share(first=0, count=2), Share(first=4, count=1)]
-    >>> ledger.hand_out("b")
+    >>> queue.hand_out("b")
     Share(first=0, count=2)
     """
 

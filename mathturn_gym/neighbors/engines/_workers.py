@@ -166,7 +166,7 @@ class Line:
             self._send_soon()
 
 
-# ---- what runs on the cluster: actors that play, and actors that hold a policy for them
+# ---- actors
 
 
 _PATIENCE_SECONDS: Final = 120.0

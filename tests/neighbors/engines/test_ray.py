@@ -110,7 +110,7 @@ def test_scaling_while_they_play(env: EnvConfig, simulated: Any, same: Any) -> N
         engine.scale(1)
         found |= {episode.index: episode for episode in collection}
         assert engine.rollout_actors == 1
-        assert collection.ledger.replayed == 0  # who leaves finishes first
+        assert collection.work_queue.replayed == 0  # who leaves finishes first
         assert len([one for one in engine._of("rollout") if not one.retiring]) == 1
     same([found[index] for index in range(200)], local(env, simulated(), 200, seed=4))
 

@@ -348,6 +348,22 @@ def test_a_later_head_is_timed_as_the_first_is(serving: Serving) -> None:
         assert ask(connection, RESET)["type"] == "observation"
 
 
+def test_a_session_outlives_the_time_of_the_head_that_began_it(serving: Serving) -> None:
+    server = serving(limits=Limits(request_timeout=2.0))
+    upgrade = (
+        b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with raw_connection(server, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as raw:
+        assert raw.recv(1000).startswith(b"HTTP/1.1 200")
+        raw.sendall(upgrade)
+        assert raw.recv(1000).startswith(b"HTTP/1.1 101")
+        time.sleep(3)
+        raw.sendall(frame(b'{"type": "state"}'))
+        assert raw.recv(1000)[:1] == b"\x81"
+    assert refused(server, "slow request") == 0
+
+
 def test_a_head_that_drips_has_no_more_time(serving: Serving) -> None:
     server = serving(limits=Limits(request_timeout=0.5))
     started = b"GET /health HTTP/1.1\r\n"

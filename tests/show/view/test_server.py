@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import http.client
 import json
 import threading
@@ -92,7 +93,17 @@ def test_only_who_has_the_address_is_answered(tmp_path: Path, before: list[Episo
         assert "Access-Control-Allow-Origin" not in headers
         status, _, news = ask(server.url, f"{address.path}news?since=")
         assert (status, json.loads(news)["reload"]) == (200, True)
-        for path in ("/", "/news", "/x/", "/favicon.ico", f"{address.path[:-3]}/", f"{address.path}../../etc/passwd"):
+        for path in (
+            "/",
+            "/news",
+            "/x/",
+            "/favicon.ico",
+            f"{address.path[:-3]}/",
+            f"{address.path}../../etc/passwd",
+            f"{address.path[:-1]}x/",
+            "//",
+            address.path.swapcase(),
+        ):
             status, _, text = ask(server.url, path)
             assert (status, "algebra" in text, len(text) < 100) == (404, False, True), path
         # A name that somebody pointed at this machine: the browser would send it as the host.
@@ -105,3 +116,21 @@ def test_only_who_has_the_address_is_answered(tmp_path: Path, before: list[Episo
 def test_every_server_has_an_address_of_its_own(tmp_path: Path) -> None:
     with serving(Follower([tmp_path])) as one, serving(Follower([tmp_path])) as two:
         assert urlsplit(one.url).path != urlsplit(two.url).path
+
+
+def test_the_secret_is_compared_in_a_time_that_tells_nothing(
+    tmp_path: Path, before: list[Episode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    whole = hmac.compare_digest
+
+    def recorded(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return whole(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", recorded)
+    write_episodes(tmp_path / "episodes.jsonl", before[:1])
+    with serving(Follower([tmp_path])) as server:
+        assert ask(server.url, "/guess/")[0] == 404
+        secret = urlsplit(server.url).path.strip("/")
+    assert compared == [(b"guess", secret.encode())]

@@ -1,6 +1,6 @@
 """`RayEngine`: a collection's episodes from actors that may come, go and die.
 
-    Collection.take ◄─ episodes ◄─ object store ◄─ RolloutActor.play(share) ◄─ Ledger
+    Collection.take ◄─ episodes ◄─ object store ◄─ RolloutActor.play(share) ◄─ WorkQueue
                                                        └─► PolicyActor.acomplete, or a policy of its own
 
 One thread of the driver hands out shares and takes what comes back, so playing goes on while the caller trains. What a
@@ -25,7 +25,7 @@ from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.episodes.rollout import EpisodePlan
 from mathturn_gym.errors import EngineError, InvalidValueError, MathTurnError, RunError, check_int
 from mathturn_gym.neighbors.engines._wire import PackedEpisodes, PackedWeights
-from mathturn_gym.neighbors.engines._work_queue import Ledger, Share
+from mathturn_gym.neighbors.engines._work_queue import Share, WorkQueue
 from mathturn_gym.neighbors.engines._workers import Job, PolicyActor, RolloutActor, WorkerSettings
 from mathturn_gym.neighbors.engines.ray._cluster import GONE, Placement, check_nodes, connected, object_store_bytes
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
@@ -72,7 +72,7 @@ class Collection:
         engine: The engine.
         name: Unlike any other's of the engine.
         job: Where the workers find what its episodes are.
-        ledger: What is played, and by whom.
+        work_queue: What is played, and by whom.
         limit: See `allow`.
 
     Attributes:
@@ -82,8 +82,8 @@ class Collection:
         version: Of the weights that a worker must have to begin an episode.
     """
 
-    def __init__(self, engine: RayEngine, name: int, job: Any, ledger: Ledger, limit: int | None) -> None:
-        self.name, self.job, self.ledger, self.limit = name, job, ledger, limit
+    def __init__(self, engine: RayEngine, name: int, job: Any, work_queue: WorkQueue, limit: int | None) -> None:
+        self.name, self.job, self.work_queue, self.limit = name, job, work_queue, limit
         self.version = engine.version
         self.curriculum: Mapping[str, Any] | None = None
         self.bytes, self.worker_seconds = 0, 0.0
@@ -121,7 +121,7 @@ class Collection:
         """All episodes, in the order in which they come."""
         while True:
             with self._engine.changed:
-                while not self.arrived and not self.ledger.complete:
+                while not self.arrived and not self.work_queue.complete:
                     self._raise_error()
                     self._engine.changed.wait()
                 come = list(self.arrived.values())
@@ -295,7 +295,7 @@ class RayEngine:
         size = -(-self.settings.share // group_size) * group_size
         name = next(self._names)
         job = ray.put(Job(name, problems, seed, group_size, discount, problem_ids, keywords))
-        collection = Collection(self, name, job, Ledger(first, total, size=size, done=done), limit)
+        collection = Collection(self, name, job, WorkQueue(first, total, size=size, done=done), limit)
         with self.changed:
             if self._closed:
                 raise InvalidValueError("begin() after close(): make another RayEngine")
@@ -471,7 +471,7 @@ class RayEngine:
             asked = self._holders() if self.settings.policy_actors else [worker]
             if any(one.version < collection.version for one in asked):
                 continue
-            share = collection.ledger.hand_out(worker, limit=collection.limit)
+            share = collection.work_queue.hand_out(worker, limit=collection.limit)
             if share is not None:
                 worker.shares += 1
                 ref = worker.handle.play.remote(collection.name, [collection.job], share, collection.curriculum)
@@ -547,7 +547,7 @@ class RayEngine:
         self._deaths_in_a_row = 0
         collection.bytes += packed.nbytes
         collection.worker_seconds += packed.seconds
-        for episode in collection.ledger.take(worker, share, packed.episodes()):
+        for episode in collection.work_queue.take(worker, share, packed.episodes()):
             collection.arrived[episode.index] = episode
 
     def _lose(self, worker: _Worker, error: BaseException) -> None:
@@ -557,7 +557,7 @@ class RayEngine:
         self._workers.remove(worker)
         ray.kill(worker.handle)
         for collection in self._collections.values():
-            collection.ledger.lost(worker)
+            collection.work_queue.lost(worker)
         if worker.retiring:
             return
         self.deaths += 1

@@ -131,7 +131,7 @@ class RayTrainer(Trainer):
         assert self._stream is not None
         return {
             **metrics,
-            "engine/replayed": self._stream.ledger.replayed,
+            "engine/replayed": self._stream.work_queue.replayed,
             "engine/deaths": self._engine.deaths,
             "engine/rollout_actors": self._engine.rollout_actors,
             "engine/object_store_bytes": self._stream.bytes,
