@@ -2,6 +2,7 @@
 
 OUT/report.html      everything, in one file
 OUT/report.md        the verdict and the tables
+OUT/differences.tex  the table of paired differences, for a paper
 OUT/results.csv      one line per run
 OUT/results.json     every run with its curve, and every number of the tables
 OUT/*.svg            the charts
@@ -37,7 +38,7 @@ from mathturn_gym.compare.verdict import ALL_TASKS, Differences, difference_tabl
 from mathturn_gym.errors import raise_unknown_name
 from mathturn_gym.show.charts import standalone
 from mathturn_gym.show.pages import Chart, Section, write_report_page
-from mathturn_gym.show.tables import Table, as_markdown
+from mathturn_gym.show.tables import Table, as_latex, as_markdown
 
 _LIBRARIES = ("mathturn-gym", "torch", "numpy", "gymnasium", "transformers", "stable-baselines3", "sb3-contrib")
 
@@ -131,6 +132,8 @@ def make_report(
     listed = [one for one in (held, *tables, every) if one is not None]
     parts = ["\n".join(f"{sentence}\n" for sentence in said), *map(as_markdown, listed)]
     (folder / "report.md").write_text("\n".join(parts), encoding="utf-8")
+    if held is not None:
+        (folder / "differences.tex").write_text(as_latex(held) + "\n", encoding="utf-8")
     curves = {axis: curve_charts(results, axis) for axis in results.axes}
     profiles = [profile_chart(results, view) for view in results.views if many and results.complete(view)]
     forest = [] if found is None else difference_charts(found)

@@ -136,6 +136,43 @@ def as_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def as_latex(table: Table) -> str:
+    r"""Returns the table as LaTeX for the booktabs package, with its footnotes below.
+
+    >>> print(as_latex(Table("t", ["a", "b_1"], rows=[["x", "5 %"]], best={(0, 1)})))
+    \begin{tabular}{lr}
+    \toprule
+    a & b\_1 \\
+    \midrule
+    x & \textbf{5 \%} \\
+    \bottomrule
+    \end{tabular}
+    """
+    kinds = "".join("l" if not c or c in table.words else "r" for c in range(len(table.columns)))
+    lines = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", " & ".join(map(_tex, table.columns)) + r" \\", r"\midrule"]
+    for r, row in enumerate(table.rows):
+        cells = [rf"\textbf{{{_tex(text)}}}" if (r, c) in table.best else _tex(text) for c, text in enumerate(row)]
+        lines.append(" & ".join(cells) + r" \\")
+    notes = [rf"\par {_tex(note)}" for note in table.numbered_notes()]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes])
+
+
+_TEX: Final = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "˒": ",",
+    **{power: rf"\textsuperscript{{{digit}}}" for digit, power in zip("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True)},
+}
+
+
+def _tex(text: str) -> str:
+    """Text that LaTeX shows as it is, on one line."""
+    return "".join(_TEX.get(sign, sign) for sign in " ".join(visible(text).split()))
+
+
 def _plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     text = visible(text)

@@ -27,7 +27,7 @@ from mathturn_gym.compare.summary import (
 from mathturn_gym.compare.verdict import brief_table, difference_table, paired_differences, verdict
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.show.pages import Section, write_report_page
-from mathturn_gym.show.tables import Table, as_markdown, as_rich
+from mathturn_gym.show.tables import Table, as_latex, as_markdown, as_rich
 
 
 def cell(label: str = "a", task: str = "t", seed: int = 0, tokens: int | None = 1000, **settings: Any) -> Cell:
@@ -246,6 +246,8 @@ def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
     assert r"| a\|b | c |" in as_markdown(table)
     assert "x_y* [bold]" in printed(table, 100)
     hostile = Table("\x1b[31m\u202et", ["\x1b[31m\u202e"], "\x1b[31m\u202e", [["\x1b[31m\u202e"]], ["\x1b[31m\u202e"])
+    assert r"x\_y* [bold]" in as_latex(table)
+    assert as_latex(Table("t", ["\\input{/etc/passwd} $x$ 5% ~^"])).count("\\input") == 0
     for shown in (as_html(tmp_path, hostile), as_markdown(hostile), printed(hostile, 100)):
         assert shown.count("␛[31m⟨U+202E⟩") == 5
         assert "\x1b" not in shown

@@ -117,6 +117,23 @@ class TestDifferences:
         one, other, found, _ = difference_estimate(tops, bottoms, ANY, confidence=0.95)
         assert (one, other, found.value) == (0.75, 0.75, 0.0)
 
+    def test_policies_with_denominators_on_different_problems_give_nearly_welchs_test(self) -> None:
+        """The few problems of the second decide: four values have three degrees of freedom, not 43."""
+        rng = np.random.default_rng(2)
+        a, b = rng.normal(0, 1, 40), rng.normal(1.5, 2, 4)
+        tops = np.stack([np.concatenate([a, np.zeros(4)]), np.concatenate([np.zeros(40), b])])
+        bottoms = np.stack([np.repeat([1.0, 0.0], [40, 4]), np.repeat([0.0, 1.0], [40, 4])])
+        found = difference_estimate(tops, bottoms, ANY, confidence=0.95)
+        welch = stats.ttest_ind(b, a, equal_var=False)
+        interval = welch.confidence_interval(0.95)
+        assert found.p_value == pytest.approx(welch.pvalue, rel=0.05)
+        assert ends(found.difference) == pytest.approx((interval.low, interval.high), rel=0.05)
+
+    def test_a_policy_with_one_problem_to_divide_by_is_as_uncertain_as_can_be(self) -> None:
+        tops, bottoms = np.stack([np.tile([1.0, 0.0], 10), np.eye(20)[0]]), np.stack([np.ones(20), np.eye(20)[0]])
+        low, high = ends(difference_estimate(tops, bottoms, RATE, confidence=0.95).difference)
+        assert high - low > 1.0
+
     def test_nothing_to_divide_by_is_no_difference(self) -> None:
         one, _, found, p_value = difference_estimate(
             np.zeros((2, 3)), np.array([[0.0] * 3, [1.0] * 3]), RATE, confidence=0.95
