@@ -154,6 +154,7 @@ class Base:
         same: Makes another way to write it, and says what was changed.
         other: Makes another answer of its kind, and says what was changed.
         worded: Whether it is made of words, so that no name or unit can stand at it.
+        bare: Whether nothing may be put around it but a box: a sentence, a color or a point would change it.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Base:
     same: Callable[[random.Random], tuple[str, str]]
     other: Callable[[random.Random], tuple[str, str]]
     worded: bool = False
+    bare: bool = False
 
 
 def number_base(rng: random.Random) -> Base:
@@ -598,6 +600,322 @@ def text_base(gold: str) -> Base:
     return Base("gold of a file", gold, same, other, worded=True)
 
 
+# --- classes of answers that say more, or less, than their value ------------------------------------------------------------
+
+BEFORE = ["half of", "twice", "not", "negative", "at least", "at most", "the square of", "the reciprocal of", "any number but",
+          "the opposite of", "more than", "never", "the cube root of", "almost", "the supplement of", "ten times"]  # fmt: skip
+AFTER = ["million", "squared", "dozen", "tenths", "thousand", "is wrong", "below zero", "and a half", "times two", "or less",
+         "minus one", "cubed", "factorial", "too many", "in base nine", "hundred"]  # fmt: skip
+THINGS = ["red apples", "students in each class", "small boxes", "ways", "tickets per person"]
+INTRODUCED = ["The answer is", "exactly", "So the total is", "The number of apples is", "We get", ""]
+
+
+def words_base(rng: random.Random) -> Base:
+    """A number among words; the oracle is the list from which they are taken."""
+    value = rng.randrange(3, 400)
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        before, after = rng.choice(INTRODUCED), rng.choice(["", *THINGS])
+        text = f"\\text{{{before} }}{value}" if before else str(value)
+        return "introduced and counted", text + (f"\\text{{ {after}}}" if after else "")
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        if rng.random() < 0.5:
+            word = rng.choice(BEFORE)
+            return f"before: {word}", rng.choice((f"\\text{{{word} }}{value}", f"{word} {value}"))
+        word = rng.choice(AFTER)
+        return f"after: {word}", rng.choice((f"{value}\\text{{ {word}}}", f"{value} {word}"))
+
+    return Base("words", str(value), same, other, worded=True)
+
+
+Function = tuple[str, Callable[[Fraction], Fraction]]
+
+
+def pieces(rng: random.Random) -> Function:
+    """A function made of pieces, as LaTeX and as exact arithmetic."""
+    a, b, c = rng.choice((1, 1, 2, 3, -1)), rng.randrange(-200, 201), rng.randrange(-60, 61)
+    inner = polynomial([b, a])
+    kind = rng.randrange(6)
+    if kind == 0:
+        return f"|{inner}|", lambda x: abs(a * x + b)
+    if kind == 1:
+        return inner, lambda x: a * x + b
+    if kind == 2:
+        return f"\\sqrt{{({inner})^2}}", lambda x: abs(a * x + b)
+    if kind == 3:
+        return f"|{inner}|{c:+d}", lambda x: abs(a * x + b) + c
+    if kind == 4:
+        return f"||x|{c:+d}|", lambda x: abs(abs(x) + c)
+    return f"|{inner}|+|x{c:+d}|", lambda x: abs(a * x + b) + abs(x + c)
+
+
+def twin(rng: random.Random, text: str, value: Callable[[Fraction], Fraction]) -> Function:
+    """A function that is the same on one side of some point, and mostly not on the other."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return text.replace("|", "", 2) if text.startswith("|") else f"|{text}|", value
+    if kind == 1:
+        shift = rng.randrange(20, 500)
+        return f"{text}+|x+{shift}|-x-{shift}", lambda x: value(x) + abs(x + shift) - x - shift
+    if kind == 2:
+        shift = rng.randrange(20, 500)
+        return f"{text}+\\frac{{|x-{shift}|+x-{shift}}}{{2}}", lambda x: value(x) + (abs(x - shift) + x - shift) / 2
+    return pieces(rng)
+
+
+POINTS = [Fraction(n * n * (1 if n % 2 else -1), 7) for n in range(1, 100)] + [
+    Fraction(n, 1) for n in range(-600, 601, 7)
+]
+
+
+def pieces_base(rng: random.Random) -> Base:
+    """The oracle is exact arithmetic at 271 points between -1,400 and 1,400."""
+    text, value = pieces(rng)
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "written twice", rng.choice((text, f"{text}+x-x", f"\\frac{{2({text})}}{{2}}"))
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        while True:
+            another, told = twin(rng, text, value)
+            if told is value:
+                # Without its bars: what is left is a polynomial, or bars around what was there.
+                if not another.startswith("|") and "|" not in another and "sqrt" not in another and "|" in text:
+                    return "without bars", another
+                continue
+            if any(value(x) != told(x) for x in POINTS):
+                return "the same on one side", another
+
+    return Base("pieces", text, same, other)
+
+
+def floor_base(rng: random.Random) -> Base:
+    """Integer parts of a counting unknown; the oracle is exact arithmetic at the first 4,000 whole numbers."""
+    bottom, shift = rng.randrange(2, 400), rng.randrange(0, 300)
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        forms = [f"\\lceil \\frac{{n+{shift}-{bottom - 1}}}{{{bottom}}}\\rceil",
+                 f"\\lfloor \\frac{{n+{shift + bottom}}}{{{bottom}}}\\rfloor-1"]  # fmt: skip
+        return "ceiling, or one more", rng.choice(forms)
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        away = rng.choice([n for n in range(2, 400) if n != bottom])
+        forms = {
+            "a constant": str(shift // bottom),
+            "another divisor": f"\\lfloor \\frac{{n+{shift}}}{{{away}}}\\rfloor",
+            "no floor": f"\\frac{{n+{shift}}}{{{bottom}}}",
+            "ceiling": f"\\lceil \\frac{{n+{shift}}}{{{bottom}}}\\rceil",
+            "one late": f"\\lfloor \\frac{{n+{shift}-1}}{{{bottom}}}\\rfloor",
+        }
+        name = rng.choice(sorted(forms))
+        return name, forms[name]
+
+    return Base("floors", f"\\lfloor \\frac{{n+{shift}}}{{{bottom}}}\\rfloor", same, other, bare=True)
+
+
+def thousands_base(rng: random.Random) -> Base:
+    value = rng.choice((rng.randrange(1_000, 10_000), rng.randrange(10_000, 10**6), rng.randrange(10**6, 10**9)))
+    groups = f"{value:,}".split(",")
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "separator", rng.choice((",", "", "{,}", "\\,", ",\\!")).join(groups)
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        numbers = [str(int(group)) for group in groups]
+        forms = {
+            "groups turned round": ",".join(numbers[::-1]) if numbers[::-1] != groups else ", ".join(groups),
+            "a list": ", ".join(groups),
+            "alternatives": " or ".join(f"x={number}" for number in numbers),
+            "a set": "\\{" + ",".join(groups) + "\\}",
+            "a group less": ", ".join(numbers[:-1]),
+        }
+        name = rng.choice(sorted(forms))
+        return name, forms[name]
+
+    return Base("thousands", ",".join(groups), same, other, bare=True)
+
+
+def logic_base(rng: random.Random) -> Base:
+    """Unions of two intervals in words; the oracle is membership of the 161 half integers around them."""
+    ends = sorted(rng.sample(range(-20, 21), 4))
+
+    def inside(text: Sequence[tuple[int, str, int]], x: float) -> bool:
+        """Membership, with "and" before "or"."""
+        return any(all((x > end if sign == ">" else x < end) for end, sign, _ in group) for group in _groups(text))
+
+    def _groups(text: Sequence[tuple[int, str, int]]) -> list[list[tuple[int, str, int]]]:
+        groups: list[list[tuple[int, str, int]]] = [[]]
+        for part in text:
+            if part[2]:
+                groups.append([])
+            groups[-1].append(part)
+        return groups
+
+    def written(text: Sequence[tuple[int, str, int]]) -> str:
+        words = ["" if not i else (" or " if part[2] else " and ") for i, part in enumerate(text)]
+        return "".join(f"{word}x{part[1]}{part[0]}" for word, part in zip(words, text, strict=True))
+
+    gold = [(ends[0], ">", 0), (ends[1], "<", 0), (ends[2], ">", 1), (ends[3], "<", 0)]
+    places = [n / 2 for n in range(-80, 81)]
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "turned round, or a union", rng.choice((
+            written([(ends[2], ">", 0), (ends[3], "<", 0), (ends[0], ">", 1), (ends[1], "<", 0)]),
+            f"({ends[0]},{ends[1]})\\cup({ends[2]},{ends[3]})",
+            f"{ends[0]}<x<{ends[1]} or {ends[2]}<x<{ends[3]}",
+        ))  # fmt: skip
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        while True:
+            text = [
+                (end + rng.choice((0, 0, 1, -2)), rng.choice((sign, sign, sign, "<")), (rng.random() < 0.4) * (i > 0))
+                for i, (end, sign, _) in enumerate(gold)
+            ]
+            if any(inside(gold, x) != inside(text, x) for x in places):
+                return "other words or ends", written(text)
+
+    return Base("logic", written(gold), same, other, bare=True)
+
+
+LENGTHS = {
+    "mm": Fraction(1, 1000),
+    "cm": Fraction(1, 100),
+    "m": Fraction(1),
+    "km": Fraction(1000),
+    "inches": Fraction(254, 10_000),
+}
+TIMES = {"seconds": Fraction(1), "minutes": Fraction(60), "hours": Fraction(3600), "days": Fraction(86_400)}
+MONEY = {"cents": Fraction(1, 100), "dollars": Fraction(1)}
+FOREIGN = ["euros", "yen", "kg", "liters", "rupees", "pesos"]
+
+
+def conversion_base(rng: random.Random) -> Base:
+    table = rng.choice((LENGTHS, TIMES, MONEY))
+    value, unit = Fraction(rng.randrange(1, 500), rng.choice((1, 1, 2, 4))), rng.choice(sorted(table))
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        name = rng.choice(sorted(table))
+        return "converted", f"{plain(value * table[unit] / table[name])}\\text{{ {name}}}"
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        if rng.random() < 0.4:
+            return "another dimension", f"{plain(value)}\\text{{ {rng.choice(FOREIGN)}}}"
+        name = rng.choice([name for name in sorted(table) if name != unit])
+        factor = Fraction(rng.choice((1, 1, 10, 100)))
+        changed = value * factor
+        if changed * table[name] == value * table[unit]:
+            changed += 1
+        return "not converted", f"{plain(changed)}\\text{{ {name}}}"
+
+    return Base("conversion", f"{plain(value)}\\text{{ {unit}}}", same, other)
+
+
+def names_base(rng: random.Random) -> Base:
+    value = rng.randrange(2, 500)
+    shape = rng.randrange(4)
+    letters = rng.sample("ABCDGHKLMNQST", 3)
+    small = rng.sample("abcdkmnpqrstuvwz", 3)
+    n = rng.randrange(1, 9)
+    name, others = [
+        (letters[0] + letters[1], [letters[0] + letters[2], letters[2] + letters[1], letters[0], "".join(letters)]),
+        (f"P({letters[0]})", [f"P({letters[1]})", f"{letters[1]}({letters[0]})"]),
+        (
+            small[0],
+            [small[1], small[0] + small[1], f"{small[0]}_1", f"2{small[0]}", f"{small[0]}^2", f"{small[0]}+{small[1]}"],
+        ),
+        (f"{small[0]}_{n}", [f"{small[0]}_{n + 1}", f"{small[1]}_{n}", small[0]]),
+    ][shape]
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "name kept or left out", rng.choice(
+            (f"{name}={value}", str(value), f"{value}={name}" if shape == 2 else f"{name} = {value}")
+        )
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        return "another name", f"{rng.choice(others)}={value}"
+
+    return Base("names", f"{name}={value}", same, other, bare=True)
+
+
+GAPS = [
+    "\\quad ",
+    "\\qquad ",
+    "\\;",
+    "\\:",
+    "\\ ",
+    "~",
+    "\\hspace{1cm}",
+    "\\phantom{0}",
+    "\\enspace ",
+    "\\text{ }",
+    "\\thinspace ",
+]
+
+
+def digits_base(rng: random.Random) -> Base:
+    value = str(rng.randrange(10, 1000))
+    cut = rng.randrange(1, len(value))
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "nothing is drawn", value[:cut] + rng.choice(("\\!", "")) + value[cut:]
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        return "a gap is drawn", value[:cut] + rng.choice(GAPS) + value[cut:]
+
+    return Base("joined digits", value, same, other, bare=True)
+
+
+def comma_base(rng: random.Random) -> Base:
+    whole, places = rng.randrange(0, 400), f"{rng.randrange(1, 100):02d}".rstrip("0") or "5"
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "decimal comma", f"{whole},{places}"
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        forms = [
+            f"{whole}, {places}",
+            f"{whole} ,{places}",
+            f"{whole};{places}",
+            f"({whole},{places})",
+            f"{whole},\\;{places}",
+        ]
+        return "a list", rng.choice(forms)
+
+    return Base("decimal comma", f"{whole}.{places}", same, other, bare=True)
+
+
+def nothing_base(rng: random.Random) -> Base:
+    value = rng.randrange(2, 300)
+    shape = rng.randrange(3)
+    gold = (str(value), f"{value}={value}", f"x^2+{value}=0")[shape]
+
+    def same(rng: random.Random) -> tuple[str, str]:
+        return "as it is", gold
+
+    def other(rng: random.Random) -> tuple[str, str]:
+        k = value + rng.randrange(1, 50)
+        forms = [
+            f"{k}={k}",
+            "x=x",
+            "0=0",
+            f"x^2+{k}=0",
+            f"e^{{x}}+{k}=0",
+            f"{value}+",
+            f"{value}\\ldots",
+            f"{value}\\cdot",
+        ]
+        return "no answer", rng.choice(forms)
+
+    return Base("no answer", gold, same, other, bare=True)
+
+
+CLASSES: list[Callable[[random.Random], Base]] = [
+    words_base, pieces_base, floor_base, thousands_base, logic_base, conversion_base, names_base, digits_base, comma_base,
+    nothing_base,
+]  # fmt: skip
+
+
 BASES: list[tuple[int, Callable[[random.Random], Base]]] = [
     (8, number_base), (2, measure_base), (3, list_base), (3, point_base), (3, interval_base), (4, polynomial_base),
     (3, equation_base), (3, named_base), (3, inequality_base), (2, matrix_base), (1, word_base), (1, choice_base),
@@ -609,6 +927,8 @@ BASES: list[tuple[int, Callable[[random.Random], Base]]] = [
 
 def wrapped(rng: random.Random, text: str, base: Base) -> tuple[str, str, str]:
     """The answer in its place: what was put around it, the response, and its kind."""
+    if base.bare:
+        return ("bare", text, "answer") if rng.random() < 0.5 else ("in a box", f"So $\\boxed{{{text}}}$.", "response")
     inner = rng.randrange(8)
     if inner == 0:
         text = f"${text}$"
@@ -636,10 +956,12 @@ def wrapped(rng: random.Random, text: str, base: Base) -> tuple[str, str, str]:
     return "in a sentence", f"There are 3 ways to see it.\nThe final answer is {formula}.", "response"
 
 
-def make_case(seed: int, index: int, golds: Sequence[str]) -> Case:
-    """Case `index` of a seed."""
+def make_case(seed: int, index: int, golds: Sequence[str], classes: bool = False) -> Case:
+    """Case `index` of a seed; of the classes that say more than their value only, where `classes` says so."""
     rng = random.Random(f"{seed}/{index}")
-    if golds and rng.random() < 0.2:
+    if classes:
+        base = CLASSES[index % len(CLASSES)](rng)
+    elif golds and rng.random() < 0.2:
         base = text_base(rng.choice(golds))
     else:
         base = rng.choices([make for _, make in BASES], [weight for weight, _ in BASES])[0](rng)
@@ -656,6 +978,7 @@ class Run:
     seed: int
     golds: Sequence[str] = ()
     done: int = 0
+    classes: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     violations: list[dict[str, Any]] = field(default_factory=list)
 
@@ -663,7 +986,7 @@ class Run:
         """Judges cases `start` to `start + size`; what came of them."""
         counts: Counter[str] = Counter()
         violations: list[dict[str, Any]] = []
-        cases = [make_case(self.seed, index, self.golds) for index in range(start, start + size)]
+        cases = [make_case(self.seed, index, self.golds, self.classes) for index in range(start, start + size)]
         for kind in ("answer", "response"):
             part = [(start + i, case) for i, case in enumerate(cases) if case.kind == kind]
             verdicts = verifier.verify_batch(
@@ -705,9 +1028,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--state", type=Path, default=Path("runs/metamorphic.jsonl"))
     parser.add_argument("--golds", type=Path, nargs="*", default=[])
+    parser.add_argument("--classes", action="store_true", help="only answers that say more, or less, than their value")
     parser.add_argument("--show", type=int, default=20)
     arguments = parser.parse_args()
-    run = Run(arguments.seed, usable_golds(arguments.golds))
+    run = Run(arguments.seed, usable_golds(arguments.golds), classes=arguments.classes)
     arguments.state.parent.mkdir(parents=True, exist_ok=True)
     if arguments.state.exists():
         for line in arguments.state.read_text(encoding="utf-8").splitlines():

@@ -111,6 +111,8 @@ def forks(count: int, threads: int = 3, symbolic_every: int = 25, patience: floa
             os.waitpid(pid, 0)
         else:
             found["failed"] += ended[1] != 0
+    while background.verdicts <= 100 and not background.wrong:
+        time.sleep(0.01)
     background.stop()
     found |= {"verdicts_of_threads": background.verdicts, "wrong": background.wrong[:5]}
     found["ok"] = not (found["hung"] or found["failed"] or found["wrong"])
@@ -137,7 +139,7 @@ def interrupts(count: int, seed: int = 0) -> dict[str, Any]:
     before = signal.signal(signal.SIGALRM, handler)
     turn, span = 0, 0.05
     try:
-        while found["interrupts"] < count:
+        while found["interrupts"] < count or found["verdicts"] <= 10:
             turn += 1
             try:
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, span))
@@ -225,7 +227,7 @@ def stops(cases: int = 3000, silence: float = 2.0) -> dict[str, Any]:
         waited = time.monotonic() - start
         found = {"cases": cases, "asked_s": round(asked, 2), "first_result_s": round(waited, 2), "first_result": first}
         found["right_afterwards"] = verifier.verify(*reversed(SYMBOLIC), kind="answer").correct
-        found["ok"] = found["right_afterwards"] and asked < 5.0 and first == "different"
+        found["ok"] = found["right_afterwards"] and first == "different"
         verifier.close()
         return found
     finally:

@@ -17,11 +17,10 @@ labeled cases. Everything whose module begins with `_` is internal.
 from __future__ import annotations
 
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier._explain import explain
-from mathturn_gym.verifier._verifier import Gold, Verifier
-from mathturn_gym.verifier.reading._answers import answer_key, is_readable
+from mathturn_gym.verifier._verifier import Gold, Verifier, explain
 from mathturn_gym.verifier.reading._extraction import Extraction, ExtractionPolicy, extract
 from mathturn_gym.verifier.reading._numbers import literal_value
+from mathturn_gym.verifier.reading._prepared import answer_key, is_readable
 
 __all__ = [
     "Extraction",

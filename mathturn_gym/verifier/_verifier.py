@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier._quick import quick_integer, quick_verdict
+from mathturn_gym.verifier._fast_path import quick_integer, quick_verdict
 from mathturn_gym.verifier.reading._extraction import POLICIES, Extraction, ExtractionPolicy
 from mathturn_gym.verifier.reading._extraction import extract as find_answer
 from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
@@ -22,9 +22,8 @@ from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, Symbolic
 from mathturn_gym.verifier.tiers._decide import Finding, decide
 from mathturn_gym.verifier.tiers._scalar import Rounding
 
-__all__ = ["AnswerForm", "Gold", "TextKind", "Verifier", "wait_in_thread"]
-
 AnswerForm: TypeAlias = Literal["evaluated", "equivalent"]
+UnitPolicy: TypeAlias = Literal["optional", "required"]
 TextKind: TypeAlias = Literal["response", "answer"]
 Gold: TypeAlias = str | Sequence[str]
 
@@ -97,6 +96,8 @@ class Verifier:
             and for other people's outputs; see `mathturn_gym.verifier.extract`.
         rel_tol: Relative difference at which numbers count as equal; 0 for equality only (0.33 is not 1/3).
         decimals: Compare numbers after rounding both to this many places; None for no rounding.
+        units: Whether an answer without the gold's unit counts (`3.5` for `3.5 gal`): `"optional"`, or `"required"`. A unit
+            that is told must be the gold's, or convert to it, in either case.
 
     Raises:
         InvalidValueError: an argument outside what is allowed.
@@ -116,6 +117,7 @@ class Verifier:
         extract: ExtractionPolicy = "marked",
         rel_tol: float = 0.0,
         decimals: int | None = None,
+        units: UnitPolicy = "optional",
     ) -> None:
         if form not in ("evaluated", "equivalent"):
             raise_unknown_name("form", form, ["evaluated", "equivalent"])
@@ -126,6 +128,9 @@ class Verifier:
         if extract not in POLICIES:
             raise_unknown_name("extract", extract, POLICIES)
         self.extract: ExtractionPolicy = extract
+        if units not in ("optional", "required"):
+            raise_unknown_name("units", units, ["optional", "required"])
+        self.units: UnitPolicy = units
         places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
         self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
         self._quick = self.rounding.exact and extract != "lenient"
@@ -323,7 +328,13 @@ class Verifier:
         return _Decision(finding.status, finding.reason, finding.tier, gold)
 
     def _find(self, gold: str, answer: str) -> Finding:
-        return decide(prepare(gold), prepare(answer), evaluated=self.form == "evaluated", rounding=self.rounding)
+        return decide(
+            prepare(gold),
+            prepare(answer),
+            evaluated=self.form == "evaluated",
+            rounding=self.rounding,
+            units=self.units == "required",
+        )
 
     def _decided(self, case: _OpenCase, session: Session) -> tuple[_Decision, float]:
         """What the symbolic workers found, which is remembered unless it was an accident, and the seconds it took them."""
@@ -405,3 +416,26 @@ def _verdict(decision: _Decision, found: Extraction, seconds: float) -> Verdict:
     return quick_verdict(
         decision.status, decision.reason, found.text, span, decision.gold, decision.tier, found.rule, seconds
     )
+
+
+_STATUS_WORDS = {
+    Status.RIGHT: "Right",
+    Status.WRONG: "Wrong",
+    Status.NO_ANSWER: "No answer",
+    Status.UNDECIDED: "Undecided (not counted as right)",
+}
+
+
+def explain(verdict: Verdict) -> str:
+    """A verdict in one or two sentences for people.
+
+    >>> explain(Verdict(Status.WRONG, "different", answer="41", span=(7, 9), gold="42", tier="rational"))
+    "Wrong: '41' (characters 7 to 9) against '42': different. Decided by the rational tier in 0.00 ms."
+    """
+    text = _STATUS_WORDS[verdict.status]
+    if verdict.answer is not None and verdict.span is not None:
+        text += f": {verdict.answer!r} (characters {verdict.span[0]} to {verdict.span[1]}) against {verdict.gold!r}"
+    text += f": {verdict.reason}."
+    if verdict.tier is not None:
+        text += f" Decided by the {verdict.tier} tier in {verdict.seconds * 1e3:.2f} ms."
+    return text

@@ -27,8 +27,7 @@ from typing import Any, Protocol
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier._explain import explain
-from mathturn_gym.verifier._verifier import AnswerForm, Verifier
+from mathturn_gym.verifier._verifier import AnswerForm, Verifier, explain
 from mathturn_gym.verifier.reading._extraction import ExtractionPolicy, extract
 
 __all__ = [

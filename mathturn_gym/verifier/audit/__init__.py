@@ -12,9 +12,15 @@ On the command line: `mathturn verify --audit`.
 
 from __future__ import annotations
 
-from mathturn_gym.verifier.audit._cases import Case, load_cases
-from mathturn_gym.verifier.audit._figures import AuditReport, wilson
-from mathturn_gym.verifier.audit._report import audit_html, audit_markdown, audit_rows
+from mathturn_gym.verifier.audit._report import (
+    AuditReport,
+    Case,
+    audit_html,
+    audit_markdown,
+    audit_rows,
+    load_cases,
+    wilson,
+)
 from mathturn_gym.verifier.audit._run import check_verifier_name, installed_verifiers, run_audit
 
 __all__ = [

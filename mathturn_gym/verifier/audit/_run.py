@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from mathturn_gym.errors import VerifierError, raise_unknown_name
-from mathturn_gym.verifier.audit._cases import Case
 from mathturn_gym.verifier.audit._child import BUILT_IN
-from mathturn_gym.verifier.audit._figures import AuditReport
+from mathturn_gym.verifier.audit._report import AuditReport, Case
 from mathturn_gym.verifier.symbolic._worker import read_frame, write_frame
-
-__all__ = ["check_verifier_name", "installed_verifiers", "run_audit"]
 
 _HANG_SECONDS = 5.0
 _START_SECONDS = 180.0

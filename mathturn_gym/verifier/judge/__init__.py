@@ -10,9 +10,8 @@ A judge is `ServerJudge`, or any function of a `JudgeQuestion`.
 
 from __future__ import annotations
 
-from mathturn_gym.verifier.judge._counts import JudgeCounts
 from mathturn_gym.verifier.judge._judged import JudgedVerifier
-from mathturn_gym.verifier.judge._question import JudgeQuestion
+from mathturn_gym.verifier.judge._question import JudgeCounts, JudgeQuestion
 from mathturn_gym.verifier.judge._server import ServerJudge
 
 __all__ = ["JudgeCounts", "JudgeQuestion", "JudgedVerifier", "ServerJudge"]

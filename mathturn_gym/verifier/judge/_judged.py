@@ -25,11 +25,15 @@ from mathturn_gym.errors import (
 )
 from mathturn_gym.types import Status, TurnContext, Verdict
 from mathturn_gym.verifier._verifier import Gold, TextKind, Verifier, wait_in_thread
-from mathturn_gym.verifier.judge._counts import JudgeCounts
-from mathturn_gym.verifier.judge._memory import Memory
-from mathturn_gym.verifier.judge._question import MAX_JUDGED, JudgeQuestion, Opinion, read_opinion, unsuitable
-
-__all__ = ["JudgedVerifier"]
+from mathturn_gym.verifier.judge._question import (
+    MAX_JUDGED,
+    JudgeCounts,
+    JudgeQuestion,
+    Memory,
+    Opinion,
+    read_opinion,
+    unsuitable,
+)
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,14 +1,16 @@
-"""What a judge is asked, and how its answer is read. Both what is judged and what the judge writes are hostile text."""
+"""What a judge is asked, what it answered, and how often."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["MAX_JUDGED", "JudgeQuestion", "Opinion", "read_opinion", "unsuitable"]
+from mathturn_gym.base.files import append_block, storage_errors
 
 Opinion: TypeAlias = Literal["right", "wrong", "unsure"]
 
@@ -116,3 +118,128 @@ def unsuitable(answer: str) -> str | None:
         return "too long"
     plain = _COMMAND.sub(" ", answer)
     return "a text" if len(_WORD.findall(plain)) > _MAX_WORDS else None
+
+
+_LOG = logging.getLogger(__name__)
+_KEPT: Final = ("right", "wrong")
+
+
+class Memory:
+    """Opinions by the key of their question.
+
+    The file has a JSON object a line: `key`, `judge`, `opinion`, and for readers `prompt`, `gold` and `answer`. Several processes
+    may write to it at once. A line that cannot be read is left out, with a warning: it
+    costs a question.
+
+    Args:
+        path: The file, made where it is not there; None keeps opinions in memory alone.
+
+    Raises:
+        StorageError: the file cannot be read or made.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._known: dict[str, Opinion] = {}
+        if path is None:
+            return
+        with storage_errors(path):
+            path.touch()
+            data = path.read_bytes()
+            # What a crash left of a line must not spoil the next one.
+            if data and not data.endswith(b"\n"):
+                append_block(path, "\n")
+        lines = [line for line in data.splitlines() if line.strip()]
+        bad = sum(not self._learn(line) for line in lines)
+        if bad:
+            _LOG.warning("%s: %d of %d lines hold no remembered answer, and are left out", path, bad, len(lines))
+
+    def _learn(self, line: bytes) -> bool:
+        try:
+            row = json.loads(line)
+            key, opinion = row["key"], row["opinion"]
+        except (ValueError, RecursionError, TypeError, KeyError):
+            return False
+        if not isinstance(key, str) or opinion not in _KEPT:
+            return False
+        self._known[key] = opinion
+        return True
+
+    def get(self, key: str) -> Opinion | None:
+        """What is remembered."""
+        return self._known.get(key)
+
+    def __len__(self) -> int:
+        """Opinions that are known."""
+        return len(self._known)
+
+    def add(self, key: str, judge: str, question: JudgeQuestion, opinion: Opinion) -> None:
+        """Remembers an opinion, in the file as well where it is right or wrong.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        self._known[key] = opinion
+        if self.path is None or opinion not in _KEPT:
+            return
+        told = {"prompt": question.prompt, "gold": question.gold, "answer": question.answer}
+        row = {"key": key, "judge": judge, "opinion": opinion, **told}
+        with storage_errors(self.path):
+            append_block(self.path, json.dumps(row) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCounts:
+    """What a judge was asked, and what came of it. Every case that called for a judge is in exactly one of the last seven.
+
+    Args:
+        verdicts: All verdicts, judged or not.
+        disagreements: Those on which two verifiers did not agree.
+        asked: Questions that were sent: what the budget limits.
+        remembered: Cases that a remembered answer settled.
+        right: Cases that the judge called right.
+        wrong: Cases that it called wrong.
+        unsure: Cases of which it said that it does not know.
+        unreadable: Cases on which its answer could not be read.
+        failed: Cases on which it did not answer.
+        over_budget: Cases on which it was not asked, because the budget was used up.
+        unsuitable: Cases on which it was not asked, because the answer is too long, or a text.
+
+    >>> counts = JudgeCounts(verdicts=200, asked=3, right=2, failed=1)
+    >>> counts.share
+    0.01
+    >>> print(counts)
+    decided 2 of 200 verdicts (1.00 %): 2 right, 0 wrong; asked 3, 0 remembered; left open: 1 failed
+    """
+
+    verdicts: int = 0
+    disagreements: int = 0
+    asked: int = 0
+    remembered: int = 0
+    right: int = 0
+    wrong: int = 0
+    unsure: int = 0
+    unreadable: int = 0
+    failed: int = 0
+    over_budget: int = 0
+    unsuitable: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of all verdicts: those that the judge decided."""
+        return (self.right + self.wrong) / self.verdicts if self.verdicts else 0.0
+
+    def plus(self, **more: int) -> JudgeCounts:
+        """These counts with others added."""
+        return JudgeCounts(**{one.name: getattr(self, one.name) + more.get(one.name, 0) for one in fields(self)})
+
+    def __str__(self) -> str:
+        """One line for people."""
+        left = {name: getattr(self, name) for name in ("unsure", "unreadable", "failed", "over_budget", "unsuitable")}
+        open_cases = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in left.items() if count)
+        return (
+            f"decided {self.right + self.wrong} of {self.verdicts} verdicts ({100 * self.share:.2f} %): {self.right} right,"
+            f" {self.wrong} wrong; asked {self.asked}, {self.remembered} remembered"
+            + (f"; {self.disagreements} disagreements" if self.disagreements else "")
+            + (f"; left open: {open_cases}" if open_cases else "")
+        )

@@ -12,8 +12,6 @@ from mathturn_gym.base.http import HttpClient, ServerGroup, servers_of
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int
 from mathturn_gym.verifier.judge._question import JudgeQuestion
 
-__all__ = ["ServerJudge"]
-
 _ANSWER_BYTES: Final = 2**20
 
 

@@ -7,10 +7,45 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Final
 
-from mathturn_gym.verifier.reading._boxes import closing_brace
+from mathturn_gym.verifier.reading._delimiters import closing_brace
 
-__all__ = ["ROW", "clean", "squeeze"]
+# Greek; fractions, roots, functions; operations and relations; arrows; delimiters; accents, and what is drawn around; fonts,
+# colors and sizes; dots, spaces, rows; signs. Only names of four letters and more are looked up: short ones may be anybody's macros.
+_NAMES: Final = """
+alpha beta gamma delta epsilon varepsilon zeta theta vartheta iota kappa varkappa lambda sigma varsigma upsilon omega
+varphi varpi varrho Gamma Delta Theta Lambda Sigma Upsilon Omega digamma aleph beth ell hbar imath jmath
+frac dfrac tfrac cfrac sqrt binom dbinom tbinom choose over atop arcsin arccos arctan arccot arcsec arccsc arctg sinh
+cosh tanh coth limsup liminf prod coprod iint iiint oint bigcup bigcap bigsqcup bigvee bigwedge bigoplus bigotimes
+bigodot bigtriangleup bigtriangledown argmax argmin operatorname mathop mathbin mathrel mathord injlim projlim
+cdot cdots cdotp times divideontimes circ bullet star oplus ominus otimes odot oslash wedge setminus smallsetminus
+bmod pmod approx approxeq simeq cong equiv doteq propto leqq leqslant geqq geqslant less gtrsim lesssim prec succ
+preceq succeq notin subset supset subseteq supseteq subsetneq supsetneq nsubseteq parallel nparallel perp mid nmid
+land lnot forall exists nexists emptyset varnothing infty partial nabla prime backprime degree angle measuredangle
+sphericalangle triangle square blacksquare Box Diamond diamond lozenge therefore because models vdash dashv asymp ll
+gg amalg uplus sqcap sqcup mapsto
+rightarrow leftarrow Rightarrow Leftarrow longrightarrow longleftarrow Longrightarrow Longleftarrow leftrightarrow
+Leftrightarrow longleftrightarrow Longleftrightarrow uparrow downarrow Uparrow Downarrow updownarrow searrow nearrow
+swarrow nwarrow hookrightarrow hookleftarrow xrightarrow xleftarrow longmapsto implies impliedby rightharpoonup
+leftharpoonup rightleftharpoons
+left right bigl bigr Bigl Bigr biggl biggr Biggl Biggr bigg Bigg bigm Bigm middle langle rangle lvert rvert lVert
+rVert vert Vert lfloor rfloor lceil rceil lbrace rbrace lbrack rbrack lparen rparen lgroup rgroup backslash
+overline underline overbrace underbrace overset underset overrightarrow overleftarrow overleftrightarrow overparen
+overarc widehat widetilde hat bar tilde acute grave breve check dddot mathring vec arc stackrel substack boxed fbox
+framebox cancel bcancel xcancel cancelto sout not phantom hphantom vphantom smash
+text textbf textit textrm textsf texttt textnormal textsc textup textmd textcolor color colorbox fcolorbox mathrm
+mathbf mathit mathsf mathtt mathcal mathbb mathfrak mathscr mathnormal boldsymbol bold emph mbox hbox vbox ensuremath
+displaystyle textstyle scriptstyle scriptscriptstyle tiny small large Large LARGE huge Huge normalsize footnotesize
+scriptsize itshape bfseries rmfamily
+dots ldots vdots ddots dotsb dotsc dotsm dotsi dotso quad qquad hspace vspace hfill hskip mskip enspace thinspace
+medspace thickspace negthinspace space begin end hline cline multicolumn multirow nonumber notag label tag newline
+limits nolimits displaylimits mathstrut strut allowbreak noindent array cases matrix pmatrix bmatrix
+dollar pounds euro yen percent copyright checkmark dagger ddagger star textdegree textdollar celsius degreeCelsius
+complement eth mho Finv Game hslash Bbbk wp Re Im top bot flat natural sharp spadesuit heartsuit diamondsuit clubsuit
+"""
+COMMANDS: Final = frozenset(_NAMES.split())
+
 
 ROW = "\x01"
 r"""Stands for LaTeX's row break `\\`, so that no other rule takes its backslashes for a command."""
@@ -19,7 +54,7 @@ _UNICODE = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "×": "\\times ", "⋅": "\\cdot ", "·": "\\cdot ",
     "∙": "\\cdot ", "•": "\\cdot ", "∗": "*", "÷": "\\div ", "∕": "/", "⁄": "/", "π": "\\pi ", "∞": "\\infty ", "√": "\\sqrt ",
     "∛": "\\sqrt[3] ", "∜": "\\sqrt[4] ", "≔": "=", "∣": "|", "⟹": "\\implies ", "⇒": "\\implies ", "→": "\\to ",
-    "≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "∈": "\\in ", "∪": "\\cup ",
+    "≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "∈": "\\in ", "∪": "\\cup ", "∋": "\\ni ", "∌": "\\notni ", "∉": "\\notin ", "⊂": "\\subset ", "⊆": "\\subseteq ", "⊃": "\\supset ", "⊇": "\\supseteq ", "⊈": "\\nsubseteq ", "⊉": "\\nsupseteq ",
     "∩": "\\cap ", "∖": "\\setminus ", "°": "^\\circ ", "º": "^\\circ ", "±": "\\pm ", "∓": "\\mp ", "ℝ": "\\mathbb{R}",
     "ℤ": "\\mathbb{Z}", "ℕ": "\\mathbb{N}", "ℚ": "\\mathbb{Q}", "ℂ": "\\mathbb{C}", "∅": "\\emptyset ", "≡": "\\equiv ",
     "⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "⟨": "\\langle ", "⟩": "\\rangle ", "∧": "\\land ",
@@ -66,8 +101,11 @@ def _ascii(match: re.Match[str]) -> str:
         return known
     if char.isdecimal():
         return str(unicodedata.decimal(char))
-    if unicodedata.category(char) in ("Cf", "Mn"):
+    category = unicodedata.category(char)
+    if category in ("Cf", "Mn"):
         return ""
+    if category == "Zs":
+        return "~"
     plain = unicodedata.normalize("NFKC", char)
     if "⁄" in plain:
         top, bottom = plain.split("⁄", 1)
@@ -93,7 +131,7 @@ def _root(match: re.Match[str]) -> str:
 
 # A sign of currency before or behind a number is a unit.
 _MONEY = re.compile(r"([€£¥₹])\s{0,3}(\d[\d.,]{0,40})|(\d[\d.,]{0,40})\s{0,3}([€£¥₹])")
-_CURRENCIES = {"€": "euros", "£": "pounds", "¥": "yen", "₹": "rupees"}
+_CURRENCIES = {"€": "euros", "£": "sterling", "¥": "yen", "₹": "rupees"}
 
 
 def _money(match: re.Match[str]) -> str:
@@ -122,6 +160,12 @@ _STYLES = (
     "footnotesize small normalsize large Large LARGE huge Huge bf it rm sf tt bfseries itshape boldmath"
 )
 _COLORS = "textcolor color colorbox fcolorbox"
+# Spaces that are drawn; where nothing is drawn (`1 2` in a formula), nothing separates.
+_DRAWN = "text mbox hbox textrm quad qquad enspace enskip thinspace medspace thickspace space hspace hskip mskip mspace kern mkern phantom hphantom"
+_GAP = (
+    r"(?:\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:enspace|enskip|thinspace|medspace|thickspace|space)(?![a-zA-Z])"
+    r"|\\[hm]space\*?\s*\{[^{}]*\}|\\(?:text|mbox|hbox|textrm)\s*\{\s+\}|\\h?phantom\s*\{[^{}]*\}|\\(?:hskip|mskip|kern|mkern)\s*[\d.]+\s*[a-z]{2})"
+)
 _LAYOUTS = "aligned alignedat align gathered gather split equation multline"
 
 
@@ -152,19 +196,27 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         (_commands("begin end"), rf"\\(?:begin|end)\{{{_any_of(_LAYOUTS)}\*?\}}(?:\s*\{{\d+\}})?", " "),
         (":= " + _commands("coloneqq triangleq"), r":=|\\(?:coloneqq|triangleq)(?![a-zA-Z])", "="),
         (_commands("measuredangle angle"), r"(?<![a-zA-Z\\])m\s*\\(?:measured)?angle|\\measuredangle", r"\\angle"),
+        # A sign of currency in front of a number is its unit.
+        (
+            "$ \\",
+            r"\\\$\s*(-?\d[\d,]*(?:\.\d+)?|-?\.\d+)(?=\s*(?:$|[$.;})\x01]|,\s|\\text\s*\{\s*(?:and|or|\}|dollars?)))",
+            r"\1\\text{ dollars}",
+        ),
         ("$ \\", r"\\\$|\$", ""),
         (
             r"\ {,}",
-            r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\s*\{\s*,\s*\}\s*(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))|(?<=\d)\\;(?=\d{3}(?!\d))",
+            r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\s*\{\s*,\s*\}\s*(?=\d{3})|(?<=\d)(?:\\[,; ]|~)(?=\d{3}(?!\d))",
             "",
         ),
+        # A space that is drawn between two digits separates two numbers: `1\quad 2` is no 12.
+        (_commands(_DRAWN) + r" \ ~", rf"(?<=\d)\s*{_GAP}(?:\s*{_GAP})*\s*(?=\d)", ", "),
         ("\\", r"\\!", ""),
         ("\\", r"\\[()\[\]]", " "),
         (_commands("left right") + " " + _SIZES, r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?", ""),
         (_commands(_STYLES), rf"\\{_any_of(_STYLES)}(?![a-zA-Z])", ""),
         (
-            r"\ ~ \quad \qquad \enspace \thinspace \hspace \vspace \phantom",
-            r"\\[,;: ]|~|\\q?quad|\\(?:enspace|thinspace)(?![a-zA-Z])|\\[hv]space\*?\{[^{}]*\}|\\phantom\{[^{}]*\}",
+            _commands(_DRAWN) + r" \ ~ \vspace \vphantom",
+            rf"{_GAP}|\\vspace\*?\{{[^{{}}]*\}}|\\vphantom\{{[^{{}}]*\}}",
             " ",
         ),
         (_commands("dfrac tfrac cfrac"), r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
@@ -201,7 +253,7 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
 ]
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
-_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|sim)(?![a-zA-Z])|=)\s*")
+_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq)(?![a-zA-Z])|=)\s*")
 _AFTER = " \t\r\n\v\f\x85\xa0.,;:\x01"
 _UNIT = re.compile(
     r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s{1,9}[A-Za-z][A-Za-z/. ]{0,40})(?P<power>\s*\^\s*\{?\d\}?)?"
@@ -218,7 +270,7 @@ def _plain_unit(text: str) -> str:
         return text
     unit = match["unit"].strip()
     if unit.startswith("\\degree"):
-        return match["value"]
+        return f"{match['value']}\\text{{{'celsius' if unit.endswith('C') else 'fahrenheit'}}}"
     if _NOT_UNITS.search(unit.rstrip(". ")):
         return text
     return f"{match['value']}\\text{{{unit}}}{match['power'] or ''}"
@@ -262,7 +314,7 @@ def _goes_on(match: re.Match[str]) -> str:
 
 def _without_integers(text: str) -> str:
     """The text without the clause that one of its unknowns is an integer."""
-    plain = _TEXT_COMMAND.sub(r" \1 ", text)
+    plain = " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
     clause = _INTEGER.search(plain)
     if clause is None:
         return text
@@ -317,6 +369,8 @@ def clean(text: str) -> str:
     # |A| is a determinant only where bars are drawn around it, which our grammar leaves to others.
     if "matrix}" in text and _DETERMINANT.search(text):
         text = _DETERMINANT.sub(r"\\det\\begin{matrix}", text).replace("\\end{vmatrix}", "\\end{matrix}")
+    if ", }" in text or "{ ," in text:
+        text = _BRACED_COMMA.sub("{,}", text)
     if "." in text and _GOES_ON_HINT.search(text) is not None:
         text = _GOES_ON.sub(_goes_on, text)
     text = _respelt(text)
@@ -339,7 +393,12 @@ def clean(text: str) -> str:
         text = _unbraced(text).rstrip(_AFTER)
     elif text.startswith("[") and text.endswith("]") and not any(sign in text[1:-1] for sign in "[](),"):
         text = text[1:-1].strip()
-    return _spaced(" ".join(text.split()))
+    text = " ".join(text.split())
+    if "'" in text:
+        text = _SWISS_THOUSANDS.sub(lambda match: match.group().replace("'", ""), text)
+    if text[:1].isdigit() and (ordinal := _ORDINAL.fullmatch(text)) is not None:
+        return ordinal[1]
+    return _spaced(text)
 
 
 def _rows(text: str) -> str:
@@ -363,6 +422,11 @@ def _without_frame(text: str) -> str:
     entries = [entry.strip() for entry in column[1].split(ROW)]
     broken = any(entry.count("{") != entry.count("}") or entry in _SIGNS_ALONE for entry in entries)
     return " ".join(entry for entry in entries if entry) if broken else text
+
+
+_SWISS_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
+_BRACED_COMMA = re.compile(r"\{\s*,\s*\}")
+_ORDINAL = re.compile(r"(\d+)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)(?:\s*\})*")
 
 
 def _spaced(text: str) -> str:

@@ -17,17 +17,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from mathturn_gym.verifier.reading._boxes import WINDOW, Span, boxed, closing_brace
-from mathturn_gym.verifier.reading._formulas import Formula, formulas
+from mathturn_gym.verifier.reading._delimiters import WINDOW, Formula, Span, boxed, closing_brace, formulas
 from mathturn_gym.verifier.reading._statements import (
     MAX_STATEMENT,
     is_expression,
     last_number,
+    only_introduced,
     strip_span,
     value_in,
 )
-
-__all__ = ["MAX_RESPONSE", "POLICIES", "WINDOW", "Extraction", "ExtractionPolicy", "extract"]
 
 ExtractionPolicy: TypeAlias = Literal["boxed", "marked", "lenient"]
 POLICIES: Final[tuple[ExtractionPolicy, ...]] = get_args(ExtractionPolicy)
@@ -126,6 +124,11 @@ def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | 
     text = response[offset:] if offset else response
     begin = text.rfind("</think>")
     begin = begin + len("</think>") if begin >= 0 else 0
+    if begin and not text[begin:].strip() and (again := text.rfind("<think>", 0, begin)) > 0:
+        # Thinking once more after the answer takes nothing back.
+        before = text.rfind("</think>", 0, again)
+        if before >= 0 and text[before + len("</think>") : again].strip():
+            text, begin = text[:again], before + len("</think>")
     think = text.find("<think>", begin)
     end = think if think >= 0 else len(text)
     if begin or end < len(text):
@@ -213,7 +216,9 @@ def _content(text: str, start: int, end: int, rule: str) -> Extraction | None:
     if whole is None or is_expression(whole.text):
         return whole
     span = value_in(text, start, end)
-    return whole if span is None else _trimmed(text, *span, rule)
+    if span is None or not only_introduced(text, start, span, end):
+        return whole
+    return _trimmed(text, *span, rule)
 
 
 def _told(text: str, *, strict: bool) -> Extraction | None:
@@ -299,12 +304,15 @@ def _items(text: str, start: int, end: int) -> Extraction | None:
 def _content_of_statement(text: str, start: int, end: int) -> Extraction | None:
     """The value that a statement tells, or its words where it tells none ("The answer is Evelyn")."""
     span = value_in(text, start, end)
-    if span is not None:
+    if span is not None and only_introduced(text, start, span, end):
         return _trimmed(text, *_undelimited(text, *span), "phrase")
     # A point inside of braces ends no sentence.
     stops = (match.start() for match in _STOP.finditer(text, start, end))
     stop = next((at for at in stops if text.count("{", start, at) == text.count("}", start, at)), end)
-    return _trimmed(text, *strip_span(text, start, stop), "phrase")
+    start, end = strip_span(text, start, stop)
+    if text[start : start + 1] == "$" == text[end - 1 : end] and not set("$\\") & set(text[start + 1 : end - 1]):
+        start, end = start + 1, end - 1
+    return _trimmed(text, start, end, "phrase")
 
 
 def _undelimited(text: str, start: int, end: int) -> Span:

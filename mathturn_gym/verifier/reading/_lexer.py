@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from mathturn_gym.verifier.reading._nodes import ParseError
 
-__all__ = ["FUNCTIONS", "MAX_TOKENS", "Token", "tokenize"]
-
 MAX_TOKENS = 1_500
 
 FUNCTIONS = frozenset(
@@ -25,6 +23,12 @@ FUNCTIONS = frozenset(
         "sinh",
         "cosh",
         "tanh",
+        "sech",
+        "csch",
+        "coth",
+        "arcsec",
+        "arccsc",
+        "arccot",
         "ln",
         "log",
         "lg",
@@ -59,7 +63,7 @@ _COMMANDS = {
     "\\lparen": "(", "\\rparen": ")", "\\lbrack": "[", "\\rbrack": "]", "\\lor": "or", "\\vee": "or", "\\land": "and",
     "\\wedge": "and", "\\varnothing": "\\emptyset", "\\backslash": "\\setminus", "\\pmod": "mod", "\\bmod": "mod", "\\mod": "mod",
     "\\colon": ":", "\\&": "and", "\\tg": "\\tan", "\\ctg": "\\cot", "\\operatorname": "", "\\imath": "i", "\\varphi": "\\phi",
-    "\\varepsilon": "\\epsilon", "\\lg": "\\lg",
+    "\\varepsilon": "\\epsilon", "\\lg": "\\lg", "\\owns": "\\ni", "\\cosec": "\\csc",
 }  # fmt: skip
 _TOKEN = re.compile(
     r"(?P<space>\s+)"

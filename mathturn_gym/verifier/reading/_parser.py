@@ -20,11 +20,16 @@ from typing import Final
 
 from mathturn_gym.verifier.reading._cleaning import ROW
 from mathturn_gym.verifier.reading._lexer import Token, tokenize
-from mathturn_gym.verifier.reading._names import without_approximation
-from mathturn_gym.verifier.reading._nodes import Node, NodeKind, ParseError, check_depth, number, ungroup
-from mathturn_gym.verifier.reading._words import NOT_A_UNIT
-
-__all__ = ["Parsed", "parse"]
+from mathturn_gym.verifier.reading._nodes import (
+    Node,
+    NodeKind,
+    ParseError,
+    check_depth,
+    number,
+    ungroup,
+    without_approximation,
+)
+from mathturn_gym.verifier.reading._phrases import may_follow
 
 _MAX_DEPTH = 60
 _CONSTANTS = {"\\pi": "pi", "\\infty": "inf"}
@@ -74,7 +79,14 @@ _GREEK = frozenset(
     ]
 )
 _PRIME = "'"
-_RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "~", "\\in", ":", "\\equiv")
+_MEMBERSHIPS = {
+    "\\ni": "\\in",
+    "\\notni": "\\notin",
+    "\\supset": "\\subset",
+    "\\supseteq": "\\subseteq",
+    "\\nsupseteq": "\\nsubseteq",
+}
+_RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "~", "\\in", ":", "\\equiv", *_MEMBERSHIPS, *_MEMBERSHIPS.values())
 _JOIN = {"or": "or", "and": "and", ", and": "and", "and/or": "or", ",": ",", ", or": "or", "&": "and"}
 _SET_OPERATIONS: Final[dict[str, NodeKind]] = {"\\cup": "union", "\\cap": "inter", "\\setminus": "minus"}
 _PLUS_MINUS: Final[dict[str, NodeKind]] = {"\\pm": "pm", "\\mp": "mp"}
@@ -146,6 +158,21 @@ def _sum(terms: list[Node]) -> Node:
     return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
 
 
+# Functions that are written by others: their reciprocals, or the same function of the reciprocal.
+_RECIPROCALS = {"sech": "cosh", "csch": "sinh", "coth": "tanh"}
+_INVERTED = frozenset(("sin", "cos", "tan", "csc", "sec", "cot"))
+_OF_RECIPROCALS = {"arcsec": "arccos", "arccsc": "arcsin", "arccot": "arctan"}
+
+
+def _function(name: str, argument: Node, base: Node | None) -> Node:
+    """A function of its argument, written with those that are evaluated."""
+    if name in _RECIPROCALS:
+        return Node("div", (number(1), Node("fn", (argument,), _RECIPROCALS[name])))
+    if name in _OF_RECIPROCALS:
+        return Node("fn", (Node("div", (number(1), argument)),), _OF_RECIPROCALS[name])
+    return Node("fn", (argument,) if base is None else (argument, base), name)
+
+
 class _Parser:
     """One pass over a list of tokens: each method reads what its name says from where the last one stopped.
 
@@ -202,7 +229,7 @@ class _Parser:
         content = token.value.strip().lower()
         if content.strip(" ,~") in ("or", "and", "and/or", "") and content.strip(" ~"):
             return False
-        if len(content) > 40 or NOT_A_UNIT.search(content):
+        if len(content) > 60 or not may_follow(content):
             raise ParseError("text that is no unit")
         self.at += 1
         power = ""
@@ -262,6 +289,9 @@ class _Parser:
             parts.append(self.set_of())
         if not ops:
             return parts[0]
+        if len(ops) == 1 and ops[0] in _MEMBERSHIPS:
+            # A contains x: x is in A.
+            return Node("rel", (parts[1], parts[0]), (_MEMBERSHIPS[ops[0]],))
         if ops[0] == "\\equiv":
             return self.congruence(parts, ops)
         if all(op == ":" for op in ops):
@@ -624,10 +654,10 @@ class _Parser:
         elif name in _OWN_KINDS:
             node = Node(_OWN_KINDS[name], (argument,))
         else:
-            inverse = exponent == Node("neg", (number(1),)) and name in ("sin", "cos", "tan")
+            inverse = exponent == Node("neg", (number(1),)) and name in _INVERTED
             exponent = None if inverse else exponent
             name = f"arc{name}" if inverse else name
-            node = Node("fn", (argument,) if base is None else (argument, base), name)
+            node = _function(name, argument, base)
         return node if exponent is None else Node("pow", (node, exponent))
 
     def argument(self, name: str) -> Node:

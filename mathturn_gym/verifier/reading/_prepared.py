@@ -7,14 +7,13 @@ import functools
 import re
 from fractions import Fraction
 
-from mathturn_gym.verifier.reading._boxes import boxed
 from mathturn_gym.verifier.reading._cleaning import clean, squeeze
+from mathturn_gym.verifier.reading._delimiters import boxed
 from mathturn_gym.verifier.reading._nodes import ParseError
 from mathturn_gym.verifier.reading._numbers import literal_value
 from mathturn_gym.verifier.reading._parser import Parsed, parse
+from mathturn_gym.verifier.reading._phrases import worded_value
 from mathturn_gym.verifier.reading._words import choice, spelt_out, word
-
-__all__ = ["MAX_ANSWER", "MAX_GOLD", "Prepared", "prepare"]
 
 MAX_ANSWER = 2_000
 """Characters of an answer that is looked into; a longer one can only be equal to its gold as text."""
@@ -107,10 +106,39 @@ def _prepare(text: str) -> Prepared:
     elif (cut_off := _OPEN_BOX.search(text)) is not None:
         text = text[cut_off.end() :]
     text = clean(text)
-    text = spelt_out(text) or text
+    text = worded_value(text) or spelt_out(text) or text
     return Prepared(source, text, literal_value(text))
 
 
 # A tree takes some 150 bytes for each character of its text: 4096 short ones and 128 of any length stay below 80 MB.
 _short = functools.lru_cache(maxsize=4096)(_prepare)
 _long = functools.lru_cache(maxsize=128)(_prepare)
+
+
+def answer_key(answer: str) -> str:
+    r"""The canonical form of an answer: two texts with one key are one answer.
+
+    The value of a literal number as a reduced fraction, the words of a text in lower case, the letter of a choice, and
+    otherwise the text in one spelling without the spaces that separate nothing. Answers with different keys may still
+    be equal as mathematics: that is a verifier's work, not a key's.
+
+    Args:
+        answer: The answer as it was taken from a response (`Verdict.answer`).
+
+    >>> [answer_key(text) for text in (" 0.50", "\\frac{1}{2}", "1,234", "1234.0", "x + 1", "\\text{Yes}")]
+    ['1/2', '1/2', '1234', '1234', 'x+1', 'yes']
+    """
+    if len(answer) > MAX_ANSWER:
+        return "".join(answer.split())
+    read = prepare(answer)
+    if read.value is not None:
+        return str(read.value)
+    return read.choice or read.word or read.squeezed
+
+
+def is_readable(answer: str) -> bool:
+    """Whether a text is mathematics, words or a choice to us, whatever the gold answer is."""
+    if len(answer) > MAX_ANSWER:
+        return False
+    read = prepare(answer)
+    return read.value is not None or bool(read.readings) or read.word is not None or read.choice is not None

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import re
 
-from mathturn_gym.verifier.reading._boxes import Span, boxed
-from mathturn_gym.verifier.reading._commands import COMMANDS
-from mathturn_gym.verifier.reading._formulas import Formula, formulas
+from mathturn_gym.verifier.reading._cleaning import COMMANDS
+from mathturn_gym.verifier.reading._delimiters import Formula, Span, boxed, formulas
 from mathturn_gym.verifier.reading._lexer import FUNCTIONS
+from mathturn_gym.verifier.reading._numbers import is_unit
+from mathturn_gym.verifier.reading._phrases import may_follow, may_precede
 from mathturn_gym.verifier.reading._prepared import prepare
-from mathturn_gym.verifier.reading._units import is_unit
-
-__all__ = [
-    "MAX_STATEMENT",
-    "has_prose",
-    "is_expression",
-    "last_number",
-    "strip_span",
-    "told_anywhere",
-    "told_value",
-    "value_in",
-]
 
 _MAX_EXPRESSION = 600
 MAX_STATEMENT = 2_000
@@ -215,18 +204,44 @@ def value_in(text: str, start: int = 0, end: int | None = None, *, only_one: boo
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 # Two letters side by side that are no command: without them there is no word.
 _LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}")
-_NOT_WORDS = re.compile(r"[^\w\s.,:;'’=|\\]|[\d_]")
 _INDEX = re.compile(r"_\s*(?:\{[^{}]*\}|\w)")
-_DOUBT = re.compile(
-    r"\b(?:not|no|neither|nor|wrong|incorrect|instead|maybe|perhaps|possibly|either|both|but|if|unless|except|lucky|guess|where|when|whenever|provided|assuming|only)\b",
+# What may follow a value and not change it: a reason, or where it comes from.
+_REASON = re.compile(
+    r"[\s,;:(\-–—$*]*(?:because|since|as|so|which (?:is|equals|simplifies|means|gives|was|makes|can be|we)|i think|i believe|"
+    r"obtained|by|using|from|and (?:so|thus|hence|we|this|that|the)|due to|given|found|calculated|rounded|if rounded|"
+    r"approximately|or (?:about|approximately)|i\.e\.|that is)\b",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:not|no|never|neither|nor|wrong|incorrect|instead|maybe|perhaps|possibly|either|but|if|unless|except|lucky|"
+    r"guess|rather|actually|minus|plus|negative|times|half|twice|false|mistake|error|opposite)\b",
     re.IGNORECASE,
 )
 
 
-def told_value(answer: str) -> str | None:
-    r"""The value that an answer tells in a sentence; None where it is no sentence, or one that leaves it open.
+def only_introduced(text: str, start: int, value: Span, end: int) -> bool:
+    """Whether everything around a value in a statement introduces it, says what it counts, or gives a reason.
 
-    Stricter than `value_in`: an answer is what was chosen to be one, so that nothing in it may be left over but words.
+    Args:
+        text: The text.
+        start: Where the statement begins.
+        value: Where the value stands.
+        end: Where the statement ends.
+    """
+    if not may_precede(_INDEX.sub("", text[start : value[0]])):
+        return False
+    rest = text[value[1] : end]
+    stop = _SENTENCE.search(rest)
+    rest = rest if stop is None else rest[: stop.start()]
+    if _REASON.match(rest):
+        return not _TAKEN_BACK.search(rest)
+    return may_follow(rest)
+
+
+def told_value(answer: str) -> str | None:
+    r"""The value that an answer tells in a sentence; None where it is no sentence, or where its words say more.
+
+    Stricter than `value_in`: a word that is not known to introduce a value may change it.
 
     Args:
         answer: A cleaned answer.
@@ -237,14 +252,16 @@ def told_value(answer: str) -> str | None:
     if "\\text" not in answer and _LETTERS.search(answer) is None:
         return None
     plain = _TEXT.sub(r" \1 ", answer)
-    if not has_prose(plain) or _DOUBT.search(plain):
+    if not has_prose(plain):
         return None
     span = value_in(plain)
-    if span is None:
+    if span is None or not only_introduced(plain, 0, span, len(plain)):
+        return None
+    # In a box, a second sentence is not there to explain.
+    if _SENTENCE.search(plain, span[1], len(plain.rstrip(". "))) is not None:
         return None
     value = plain[slice(*span)]
-    rest = _INDEX.sub("", plain[: span[0]] + " " + plain[span[1] :])
-    return value if not _NOT_WORDS.search(rest) and value.strip() != plain.strip() else None
+    return value if value.strip() != plain.strip() else None
 
 
 def told_anywhere(answer: str) -> str | None:
@@ -255,7 +272,51 @@ def told_anywhere(answer: str) -> str | None:
     """
     plain = _TEXT.sub(r" \1 ", answer)
     span = value_in(plain) if has_prose(plain) else None
-    return None if span is None else plain[slice(*span)]
+    if span is None or _CHANGED.search(plain, 0, span[0]) or not may_follow_here(plain, span[1]):
+        return None
+    return plain[slice(*span)]
+
+
+# A word right in front of a value that changes it.
+_CHANGED = re.compile(
+    r"\b(?:not|never|negative|minus|plus|times|half|twice|double|triple|thrice|squared?|cubed?|root|reciprocal|inverse|opposite|"
+    r"supplement|complement|least|most|than|over|under|above|below|almost|nearly|other|except|but|without|non|percent)\b"
+    r"(?:\s+(?:of|to|the|a|an|is|from|for|as|than|by|at|equal))*[\s$(:]*\Z",
+    re.IGNORECASE,
+)
+
+
+def may_follow_here(text: str, end: int) -> bool:
+    """Whether the word right behind a value leaves it as it is."""
+    word = re.compile(r"\s*([a-zA-Z]+)").match(text, end)
+    return word is None or word[1].lower() not in _SCALES
+
+
+_SCALES = frozenset(
+    [
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+        "dozen",
+        "squared",
+        "cubed",
+        "factorial",
+        "halves",
+        "thirds",
+        "quarters",
+        "fourths",
+        "fifths",
+        "sixths",
+        "sevenths",
+        "eighths",
+        "ninths",
+        "tenths",
+        "hundredths",
+        "thousandths",
+    ]
+)
 
 
 def _leading_value(text: str, start: int, end: int, found: list[Formula], base: int | None = None) -> Span | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from mathturn_gym.verifier.reading._lexer import FUNCTIONS
-
-__all__ = ["NOT_A_UNIT", "choice", "clock", "has_prose", "spelt_out", "word"]
+from mathturn_gym.verifier.reading._phrases import PARTS, SCALES, may_follow
 
 _ONES = [
     "zero",
@@ -32,34 +31,16 @@ _ONES = [
 ]
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _SMALL = {name: value for value, name in enumerate(_ONES)} | {name: 10 * value for value, name in enumerate(_TENS, 2)}
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_PARTS = {
-    "half": 2,
-    "halves": 2,
-    "third": 3,
-    "fourth": 4,
-    "quarter": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "seventh": 7,
-    "eighth": 8,
-}
-_PARTS |= {"ninth": 9, "tenth": 10, "twelfth": 12, "hundredth": 100, "thousandth": 1000}
-_PARTS |= {f"{name}s": value for name, value in _PARTS.items() if name[-1] != "s"}
 _MAX_NUMBER_WORDS = 24
 
 _PHRASES = {
+    "\\text{does not exist}": "dne;d.n.e;does not exist;it does not exist;the limit does not exist;undefined",
     "\\emptyset": "no solution;no solutions;no real solution;no real solutions;there is no solution;there are no solutions;no solution exists;no solutions exist;none;empty set;the empty set;no such numbers",
     "\\mathbb{R}": "all real numbers;all reals;the real numbers;real numbers;the set of all real numbers",
     "\\infty": "infinity;positive infinity",
     "-\\infty": "negative infinity;minus infinity",
 }
 _SAME_AS = {phrase: latex for latex, phrases in _PHRASES.items() for phrase in phrases.split(";")}
-
-NOT_A_UNIT = re.compile(
-    r"\d|\b(?:is|are|not|no|wrong|but|if|it|instead|where|when|for|to|than|either|neither|all|some|any one)\b"
-)
-"""What occurs in sentences, and in no unit."""
 
 _SHORT_WORDS = frozenset(("yes", "no", "odd", "true", "all"))
 
@@ -68,6 +49,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
 _CHOICE = re.compile(r"[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
+_CHOICE_LETTER = re.compile(r"\(([A-J])\)")
 _LABELLED = re.compile(r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*\S.*", re.DOTALL)
 
 
@@ -109,12 +91,15 @@ def choice(text: str) -> str | None:
     match = _CHOICE.fullmatch(plain) or _LABELLED.fullmatch(plain)
     if match is None:
         return None
-    return next(letter for letter in match.groups() if letter)
+    letter = next(letter for letter in match.groups() if letter)
+    # `(A), (B)` chooses none.
+    others = _CHOICE_LETTER.findall(plain[match.end(1) if match[1] else 0 :]) if match.re is _LABELLED else []
+    return None if set(others) - {letter} else letter
 
 
 def has_prose(text: str) -> bool:
     r"""Whether an answer talks: text that is neither a unit nor a name, such as `7\\text{ is wrong, it is 8}`."""
-    return any(NOT_A_UNIT.search(content.lower()) for content in _TEXT.findall(text))
+    return any(not may_follow(content) for content in _TEXT.findall(text))
 
 
 def clock(text: str) -> str | None:
@@ -136,19 +121,30 @@ def spelt_out(text: str) -> str | None:
     if not text or not (text[0].isalpha() or text.startswith("\\text") or _AND_A_PART.fullmatch(text)):
         return None
     plain = _unwrapped(text).lower().rstrip(".")
+    if plain in ("a dozen", "one dozen"):
+        return "12"
     counted, _, noun = plain.rpartition(" ")
     # `three apples` are three of them.
-    return _SAME_AS.get(plain) or _number_in_words(plain) or (_number_in_words(counted) if noun.isalpha() else None)
+    if noun in ("dozen", "dozens") and (dozens := _number_in_words(counted or "one")) is not None:
+        return str(12 * int(dozens)) if dozens.isdigit() else None
+    named = noun.isalpha() and may_follow(noun)
+    return _SAME_AS.get(plain) or _number_in_words(plain) or (_number_in_words(counted) if named else None)
+
+
+_SIGNED = re.compile(r"(?:^|\s)-\s*\d")
 
 
 def _number_in_words(text: str) -> str | None:
     """A number that is spelt out, as digits: `one thousand and six`, `minus two thirds`, `three and a half`."""
+    if _SIGNED.search(text):
+        # `minus -7` is 7, and `negative -7` is unclear.
+        return None
     words = text.replace("-", " ").rstrip(".").split()
     sign = "-" if words[:1] in (["minus"], ["negative"]) else ""
     words = words[1:] if sign else words
     if not 0 < len(words) <= _MAX_NUMBER_WORDS:
         return None
-    part = _PARTS.get(words[-1])
+    part = PARTS.get(words[-1])
     if part is None:
         whole = _whole_in_words(words)
         return None if whole is None else f"{sign}{whole}"
@@ -176,8 +172,8 @@ def _whole_in_words(words: list[str]) -> int | None:
                 return None
         elif word == "hundred" and (known or not index):
             group = max(group, 1) * 100
-        elif word in _SCALES and _SCALES[word] < last:
-            last = _SCALES[word]
+        elif word in SCALES and SCALES[word] < last:
+            last = SCALES[word]
             total, group = total + max(group, 1) * last, 0
         elif word != "and" or not known or index == len(words) - 1:
             return None

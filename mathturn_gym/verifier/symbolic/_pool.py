@@ -28,8 +28,6 @@ from typing import Any
 from mathturn_gym.errors import VerifierError
 from mathturn_gym.verifier.symbolic._worker import Stream, read_frame, write_frame
 
-__all__ = ["Session", "SymbolicPool", "SymbolicResult", "shared_pool"]
-
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0
 # A supervisor says every second that it lives; after so long without a word it is stopped or stuck, and replaced.

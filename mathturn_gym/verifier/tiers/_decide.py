@@ -11,28 +11,112 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
 from mathturn_gym.types import Status
-from mathturn_gym.verifier.reading._nodes import Node, number, symbols, walk
-from mathturn_gym.verifier.reading._numbers import literal_value
+from mathturn_gym.verifier.reading._nodes import Node, Visitor, number, symbols, walk
+from mathturn_gym.verifier.reading._numbers import conversion, literal_value, unit_of
 from mathturn_gym.verifier.reading._parser import Parsed
 from mathturn_gym.verifier.reading._prepared import Prepared
-from mathturn_gym.verifier.reading._units import different_units
+from mathturn_gym.verifier.reading._statements import has_prose as has_words
 from mathturn_gym.verifier.reading._words import clock, has_prose
-from mathturn_gym.verifier.tiers._literal import asks_for_number, is_literal_text
-from mathturn_gym.verifier.tiers._relations import is_equation, named_value, undefined
-from mathturn_gym.verifier.tiers._scalar import Rounding
+from mathturn_gym.verifier.tiers._fields import exact
+from mathturn_gym.verifier.tiers._relations import is_equation, mixes_and_with_or, named_value, undefined
+from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 from mathturn_gym.verifier.tiers._structure import same
 
-__all__ = ["Finding", "decide"]
+
+def _whole(node: Node) -> Fraction | None:
+    """A literal number with its sign."""
+    if node.kind == "neg":
+        inner = _whole(node.args[0])
+        return None if inner is None else -inner
+    return node.value if node.kind == "num" and isinstance(node.value, Fraction) else None
+
+
+def _power_of_ten(node: Node, least: int) -> bool:
+    """Whether a tree is a power of ten that is large or small enough to be a way of writing, not a task."""
+    if node.kind != "pow" or _whole(node.args[0]) != 10:
+        return False
+    power = _whole(node.args[1])
+    return power is not None and power.denominator == 1 and abs(power) >= least
+
+
+class _IsLiteral(Visitor[bool]):
+    def visit_num(self, node: Node) -> bool:
+        return True
+
+    visit_mixed = visit_num
+
+    def visit_neg(self, node: Node) -> bool:
+        return all(map(self.visit, node.args))
+
+    visit_percent = visit_neg
+    visit_list = visit_neg
+
+    def visit_div(self, node: Node) -> bool:
+        # A fraction whose value is an integer is a division that was not done.
+        top, bottom = _whole(node.args[0]), _whole(node.args[1])
+        return top is not None and bottom is not None and bool(bottom) and (top / bottom).denominator != 1
+
+    def visit_mul(self, node: Node) -> bool:
+        return len(node.args) == 2 and _whole(node.args[0]) is not None and _power_of_ten(node.args[1], 1)
+
+    def visit_rel(self, node: Node) -> bool:
+        value = named_value(node) if is_equation(node) else None
+        # `5+2=7` is a statement about numbers, and names nothing.
+        return len(node.args) == 2 and value is not None and bool(symbols(node)) and self.visit(value)
+
+    def visit_other(self, node: Node) -> bool:
+        return _power_of_ten(node, 6)
+
+
+_IS_LITERAL = _IsLiteral()
+
+
+def is_literal(node: Node) -> bool:
+    r"""Whether a tree is an integer, a decimal, a fraction, a mixed or a scientific number, perhaps named or in percent.
+
+    >>> from mathturn_gym.verifier.reading._parser import parse
+    >>> [is_literal(parse(text).node) for text in ("-3/4", "18/2", "12+34", "6.02\\cdot 10^{23}", "x=5")]
+    [True, False, False, True, True]
+    """
+    return _IS_LITERAL.visit(node)
+
+
+def is_literal_text(read: Prepared) -> bool:
+    """Whether a text is a literal number, whatever its units."""
+    if read.value is not None and (read.value.denominator != 1 or read.text.lstrip("-").isdigit()):
+        return True
+    return any(is_literal(reading.node) for reading in read.readings)
+
+
+def asks_for_number(gold: Prepared) -> bool:
+    """Whether a gold is one literal number."""
+    if gold.value is not None and "," not in gold.text:
+        return is_literal_text(gold)
+    return is_literal_text(gold) and not any(reading.node.kind == "list" for reading in gold.readings[:1])
+
 
 # `1,234` is a thousand and more, to whoever writes golds with a point; `0,125` and `12,5` are not.
 _DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
 
 
 _SIDE_BY_SIDE = re.compile(r"\d\s+\d")
+
+
+_BROKEN_OFF = re.compile(r"(?:\\(?:ldots|cdot|times|frac|sqrt)|[-+*/^_=<>{(\[])\s*\Z")
+
+
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+
+
+# What only symbolic workers can work out to a number.
+_WORKED_OUT_ELSEWHERE = re.compile(
+    r"\\(?:int|sum|prod|lim|choose|over|det|infty|frac|sqrt|log|ln|sin|cos|tan|begin|binom|lvert|left)"
+)
 
 
 class Finding(NamedTuple):
@@ -52,7 +136,7 @@ _FOUND = {
 }
 
 
-def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Rounding) -> Finding:
+def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Rounding, units: bool = False) -> Finding:
     """What the tiers in this process find.
 
     Args:
@@ -60,9 +144,15 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         answer: The answer.
         evaluated: Whether arithmetic that is left to do makes an answer to a literal gold wrong.
         rounding: What counts as the same number.
+        units: Whether an answer needs the unit that the gold has.
     """
-    if answer.squeezed == gold.squeezed and answer.squeezed:
+    if units and _unit_is_missing(gold, answer):
+        return Finding(Status.WRONG, "unit missing", "structure")
+    # `1, 234` is no number, though it is `1,234` without its space.
+    if answer.squeezed == gold.squeezed and answer.squeezed and not (answer.value is None and gold.value is not None):
         return _FOUND["exact", True]
+    if _BROKEN_OFF.search(answer.text) is not None and _BROKEN_OFF.search(gold.text) is None:
+        return Finding(Status.WRONG, "broken off", "text")
     if gold.value is not None and answer.value is not None:
         return _rational(gold, answer, evaluated, rounding)
     if _decimal_comma(gold, answer):
@@ -70,14 +160,24 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     if (finding := _text(gold, answer)) is not None:
         return finding
     if asks_for_number(gold) and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
-        return Finding(Status.WRONG, "names an unknown", "structure")
+        # One that cancels (2x/x for 2) leaves the value, where that is shown; the answer is not worked out.
+        shown = not _states(answer) and _structure(gold, answer, rounding)
+        if shown and not evaluated:
+            return _FOUND["structure", True]
+        return Finding(Status.WRONG, "unevaluated" if shown else "names an unknown", "structure")
     found = _structure(gold, answer, rounding)
     if found is False:
         return _FOUND["structure", False]
+    if found is None and _equations(gold) and _equations(answer):
+        # Others solve both, and two equations without solutions would be one.
+        return Finding(Status.UNDECIDED, "equations not shown to be the same", "structure")
+    if found is None and any(mixes_and_with_or(item) for item in _lists(gold, answer)):
+        # Others read such a list as one of values.
+        return Finding(Status.UNDECIDED, "and beside or", "structure")
     if found is None and _undefined(answer) and not _undefined(gold):
         # A matrix one entry of which divides by zero, say: others leave such an entry out.
         return _FOUND["structure", False]
-    if found is None and not answer.readings and has_prose(answer.text) and not has_prose(gold.text):
+    if found is None and not answer.readings and _talks(answer.text) and not _talks(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
     if found is None and not answer.readings and _false_chain(answer.text):
         # Whoever takes the last side of a chain never looks at the others.
@@ -85,6 +185,16 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     if found is None and not answer.readings and _SIDE_BY_SIDE.search(answer.text):
         # 7 85 is no number to us; whoever joins the two may be told any number in pieces.
         return Finding(Status.WRONG, "two numbers side by side", "structure")
+    if (
+        found is None
+        and not answer.readings
+        and asks_for_number(gold)
+        and not _WORKED_OUT_ELSEWHERE.search(answer.text)
+    ):
+        # Others drop a sign that they do not know: `8'` and `5 feet 3 inches` are read as 8 and 5.
+        return Finding(Status.WRONG, "not understood", "structure")
+    if found is None and any(_of_whole_numbers(reading.node) for side in (gold, answer) for reading in side.readings):
+        return Finding(Status.UNDECIDED, "not shown to be equal", "structure")
     if evaluated and asks_for_number(gold) and not is_literal_text(answer):
         return Finding(Status.WRONG, "unevaluated" if found else "not a literal number", "structure")
     if found and evaluated and _unsolved(answer) and not _unsolved(gold):
@@ -92,6 +202,17 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     if found:
         return _FOUND["structure", True]
     return _OPEN
+
+
+def _talks(text: str) -> bool:
+    """Whether a text that we cannot read holds words: others take the number among them."""
+    return has_prose(text) or has_words(_TEXT.sub(r" \1 ", text))
+
+
+def _lists(*sides: Prepared) -> Iterator[Node]:
+    for side in sides:
+        for reading in side.readings:
+            yield from (item for item in walk(reading.node) if item.kind == "list")
 
 
 def _undefined(read: Prepared) -> bool:
@@ -113,12 +234,14 @@ def _false_chain(text: str) -> bool:
 
 
 def _unsolved(read: Prepared) -> bool:
-    """Whether an inequality of an absolute value stands there as it may have stood in the question.
+    """Whether an inequality stands there as it may have stood in the question: not solved for its unknown.
 
     `|AB| = 5` is no inequality: it names a length.
     """
     return any(
-        item.kind == "rel" and item.value != ("=",) and any(arg.kind == "abs" and symbols(arg) for arg in item.args)
+        item.kind == "rel"
+        and item.value != ("=",)
+        and any(part.kind in ("abs", "pow") and symbols(part) for arg in item.args for part in walk(arg))
         for reading in read.readings
         for item in walk(reading.node)
     )
@@ -128,6 +251,32 @@ def _unknowns(node: Node) -> bool:
     """Whether a value depends on an unknown, even one that cancels: a number was asked for."""
     value = named_value(node) if is_equation(node) else node
     return value is not None and value.kind not in ("rel", "list") and bool(symbols(value))
+
+
+def _of_whole_numbers(node: Node) -> bool:
+    """Whether a tree has a greatest common divisor or the like of an unknown, which others take for polynomials'."""
+    return any(
+        item.kind == "fn" and item.value in ("gcd", "lcm", "max", "min") and symbols(item) for item in walk(node)
+    )
+
+
+def _unit_is_missing(gold: Prepared, answer: Prepared) -> bool:
+    """Whether the gold is told in a known unit, and the answer in none."""
+    told = [any(reading.units for reading in side.readings) for side in (gold, answer)]
+    return told == [True, False] and any(unit_of(reading.units) is not None for reading in gold.readings)
+
+
+def _equations(read: Prepared) -> bool:
+    return bool(read.readings) and all(is_equation(reading.node) for reading in read.readings)
+
+
+def _states(answer: Prepared) -> bool:
+    """Whether an answer is an equation, which a number is not, or nothing times an unknown, which names it for no reason."""
+    return any(
+        item.kind == "rel" or (item.kind == "mul" and any(exact(arg) == 0 for arg in item.args))
+        for reading in answer.readings
+        for item in walk(reading.node)
+    )
 
 
 def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Rounding) -> Finding:
@@ -172,7 +321,9 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
 def _structure(gold: Prepared, answer: Prepared, rounding: Rounding) -> bool | None:
     """True where one reading of the answer is one reading of the gold, False where none can be."""
     found: list[bool | None] = []
-    for first, second in itertools.product(gold.readings, answer.readings):
+    # A gold that is one number with commas between thousands has one reading.
+    readings = [reading for reading in gold.readings if reading.commas is not False or gold.value is None]
+    for first, second in itertools.product(readings, answer.readings):
         if _may_be_compared(first, second):
             found.append(_same_reading(first, second, rounding))
             if found[-1]:
@@ -195,8 +346,13 @@ def _may_be_compared(gold: Parsed, answer: Parsed) -> bool:
 
 
 def _same_reading(gold: Parsed, answer: Parsed, rounding: Rounding) -> bool | None:
-    if different_units(gold.units, answer.units):
+    factor = conversion(gold.units, answer.units)
+    if factor is None:
         return False
+    if factor != 1:
+        # 50 mm are 5 cm.
+        converted = Node("mul", (number(factor), answer.node))
+        return same_scalar(gold.node, converted, rounding) if answer.node.kind not in _COLLECTIONS else None
     found = same(gold.node, answer.node, rounding)
     if not found and gold.degrees != answer.degrees:
         # 30 degrees are 30, and pi/6.
@@ -212,7 +368,8 @@ def _radians(node: Node) -> Node:
 def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:
     """Whether one side is written with a decimal comma, and the other, with a point, is the same number."""
     for one, other in ((gold, answer), (answer, gold)):
-        match = _DECIMAL_COMMA.fullmatch(one.squeezed)
+        # With a space behind it, a comma separates: `2, 3` is a list.
+        match = _DECIMAL_COMMA.fullmatch(one.text)
         if match is not None and other.value is not None and other.value.denominator != 1 and "," not in other.text:
             return Fraction(f"{match[1]}.{match[2]}") == other.value
     return False

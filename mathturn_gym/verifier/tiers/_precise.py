@@ -14,8 +14,6 @@ from typing import TypeAlias
 from mathturn_gym.verifier.reading._nodes import Node, UndefinedError
 from mathturn_gym.verifier.tiers._fields import Field, exact
 
-__all__ = ["DIGITS", "PreciseField", "precisely"]
-
 DIGITS = 60
 Pair: TypeAlias = tuple[Decimal, Decimal]
 

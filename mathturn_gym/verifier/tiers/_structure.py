@@ -5,25 +5,133 @@ Three answers: True and False are certain, None passes the case on.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
-from mathturn_gym.verifier.reading._names import is_curve_name
-from mathturn_gym.verifier.reading._nodes import Node, has_kind, replace_pm, symbols
-from mathturn_gym.verifier.tiers._matrices import with_matrices_worked_out
-from mathturn_gym.verifier.tiers._realsets import INEQUALITIES, as_set, same_set
+from mathturn_gym.verifier.reading._nodes import (
+    Node,
+    Transformer,
+    UndefinedError,
+    has_kind,
+    is_curve_name,
+    replace_pm,
+    symbols,
+    walk,
+)
 from mathturn_gym.verifier.tiers._relations import (
+    INEQUALITIES,
+    as_set,
+    clauses,
     is_equation,
+    mixes_and_with_or,
     name_of,
     named_value,
     one_name,
     same_congruence,
     same_equation,
+    same_inequality,
     same_ratio,
+    same_set,
 )
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 
-__all__ = ["same"]
+_MAX_POWER = 6
+
+
+class _WorkOut(Transformer):
+    """Raises `UndefinedError` where shapes do not fit, or a matrix stands where only a number can."""
+
+    def visit_add(self, node: Node) -> Node:
+        args = tuple(map(self.visit, node.args))
+        if not any(arg.kind == "matrix" for arg in args):
+            return Node("add", args)
+        first = args[0]
+        if any(arg.kind != "matrix" or arg.value != first.value for arg in args):
+            raise UndefinedError("matrices of different shapes")
+        return Node(
+            "matrix",
+            tuple(Node("add", entries) for entries in zip(*(arg.args for arg in args), strict=True)),
+            first.value,
+        )
+
+    def visit_neg(self, node: Node) -> Node:
+        inner = self.visit(node.args[0])
+        if inner.kind != "matrix":
+            return Node("neg", (inner,))
+        return Node("matrix", tuple(Node("neg", (entry,)) for entry in inner.args), inner.value)
+
+    def visit_mul(self, node: Node) -> Node:
+        result, *rest = map(self.visit, node.args)
+        for arg in rest:
+            result = _times(result, arg)
+        return result
+
+    def visit_pow(self, node: Node) -> Node:
+        base, exponent = self.visit(node.args[0]), node.args[1]
+        if base.kind != "matrix":
+            return Node("pow", (base, exponent))
+        rows, columns = _shape(base)
+        if exponent.kind == "sym" and exponent.value == "T":
+            entries = [base.args[row * columns + column] for column in range(columns) for row in range(rows)]
+            return Node("matrix", tuple(entries), (columns, rows))
+        power = exponent.value
+        if not isinstance(power, Fraction) or power not in range(1, _MAX_POWER + 1):
+            raise UndefinedError("power of a matrix")
+        return functools.reduce(_times, [base] * int(power))
+
+
+_WORK_OUT = _WorkOut()
+
+
+def _times(left: Node, right: Node) -> Node:
+    if left.kind != "matrix" and right.kind != "matrix":
+        return Node("mul", (left, right))
+    if left.kind != "matrix" or right.kind != "matrix":
+        matrix, factor = (left, right) if left.kind == "matrix" else (right, left)
+        return Node("matrix", tuple(Node("mul", (factor, entry)) for entry in matrix.args), matrix.value)
+    (rows, inner), (other, columns) = _shape(left), _shape(right)
+    if inner != other:
+        raise UndefinedError("matrices that cannot be multiplied")
+    entries = []
+    for row in range(rows):
+        for column in range(columns):
+            products = [
+                Node("mul", (left.args[row * inner + k], right.args[k * columns + column])) for k in range(inner)
+            ]
+            entries.append(products[0] if inner == 1 else Node("add", tuple(products)))
+    return Node("matrix", tuple(entries), (rows, columns))
+
+
+def _shape(matrix: Node) -> tuple[int, int]:
+    assert isinstance(matrix.value, tuple)
+    rows, columns = map(int, matrix.value)
+    return rows, columns
+
+
+def _holds_matrix(node: Node) -> bool:
+    """Whether a matrix stands under nothing but signs of arithmetic and equality."""
+    if node.kind not in ("add", "mul", "neg", "rel", "pow"):
+        return False
+    return any(arg.kind == "matrix" or _holds_matrix(arg) for arg in node.args)
+
+
+def with_matrices_worked_out(node: Node) -> Node:
+    r"""The tree with its sums and products of matrices as matrices; the tree itself where there is nothing to work out.
+
+    >>> from mathturn_gym.verifier.reading._parser import parse
+    >>> tree = parse("\\begin{matrix}1\x012\\end{matrix}+\\begin{matrix}3\x014\\end{matrix}").node
+    >>> with_matrices_worked_out(tree).kind
+    'matrix'
+    """
+    if not _holds_matrix(node):
+        return node
+    try:
+        return _WORK_OUT.visit(node)
+    except UndefinedError:
+        return node
+
 
 _COLLECTIONS = ("list", "set", "interval", "union", "tuple", "matrix")
 
@@ -139,6 +247,18 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
         if _alternatives(first) and second.kind not in ("list", "set"):
             # `1 or 1`: whichever one takes, it is the other side.
             return _every([same(item, second, rounding) for item in first.args])
+    words = [set(node.value) if isinstance(node.value, tuple) else set() for node in (gold, answer)]
+    if words in ([{"and"}, {"or"}], [{"or"}, {"and"}]) and any(
+        item.kind == "rel" and item.args[0].kind == "sym" for item in gold.args + answer.args
+    ):
+        # x=1 or x=2 is not x=1 and x=2.
+        return False
+    if mixes_and_with_or(gold) or mixes_and_with_or(answer):
+        try:
+            left, right = (clauses(node) if mixes_and_with_or(node) else _members(node) for node in (gold, answer))
+        except UndefinedError:
+            return None
+        return _same_unordered(left, right, rounding)
     left, right = _members(gold), _members(answer)
     if not (_all_named(left) and _all_named(right)) or len({_name(item) for item in left + right}) == 1:
         left, right = _unnamed(left), _unnamed(right)
@@ -150,10 +270,13 @@ def _alternatives(node: Node) -> bool:
 
 
 def _all_inequalities(node: Node) -> bool:
-    return node.kind != "set" and all(
-        item.kind == "rel" and isinstance(item.value, tuple) and INEQUALITIES.issuperset(map(str, item.value))
-        for item in _members(node)
-    )
+    members = [item.value for item in _members(node) if item.kind == "rel" and isinstance(item.value, tuple)]
+    inequalities = [INEQUALITIES.issuperset(map(str, value)) for value in members]
+    if node.kind == "set" or len(members) != len(_members(node)) or not any(inequalities):
+        return False
+    # `a <= -2 or a = 1`: an equation among inequalities is a point.
+    joined = isinstance(node.value, tuple) and (set(node.value) <= {"or"} or mixes_and_with_or(node))
+    return all(one or (joined and value == ("=",)) for one, value in zip(inequalities, members, strict=True))
 
 
 def _all_named(items: Sequence[Node]) -> bool:
@@ -232,6 +355,10 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
     if is_equation(gold) and is_equation(answer):
         return _same_equations(gold, answer, rounding)
     if is_equation(gold) or is_equation(answer):
+        other = answer if is_equation(gold) else gold
+        if other.kind == "list" and _all_inequalities(other):
+            point, among = as_set(gold), as_set(answer)
+            return same_set(point, among, rounding) if point and among and symbols(gold) == symbols(answer) else None
         return _equation_and_value(gold, answer, rounding)
     first, second = as_set(gold), as_set(answer)
     if first is not None and second is not None:
@@ -239,7 +366,15 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
         if gold.kind == answer.kind == "rel" and names[0] != names[1]:
             return False if len(names[0]) == len(names[1]) == 1 else None
         return same_set(first, second, rounding)
+    if not symbols(gold) and not symbols(answer):
+        # 3 > 2 and 5 > 4 are both true: what they tell is which numbers stand there.
+        alike = gold.kind == answer.kind and gold.value == answer.value and len(gold.args) == len(answer.args)
+        return alike and all(same(a, b, rounding) for a, b in zip(gold.args, answer.args, strict=True))
+    if (inequality := same_inequality(gold, answer)) is not None:
+        return inequality
     for node, other in ((gold, answer), (answer, gold)):
+        if node.kind == other.kind == "rel" and node.value in _BETWEEN_SETS:
+            return node.value == other.value and node.args == other.args
         if node.kind == "rel" and node.value == ("\\in",):
             inner = node.args[1]
             return same(inner, other, rounding) if node is gold else same(other, inner, rounding)
@@ -253,24 +388,59 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
     return None if _is_set(other) or other.kind in ("rel", "tuple", "set") else False
 
 
+_BETWEEN_SETS = tuple((sign,) for sign in ("\\notin", "\\subset", "\\subseteq", "\\nsubseteq"))
+
+
 def _same_equations(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     first, second = named_value(gold), named_value(answer)
+    if _tautology(gold) or _tautology(answer):
+        # It is true of everything, and tells nothing.
+        return False
     if first is None or second is None:
         return same_equation(gold, answer)
     left, right = name_of(gold), name_of(answer)
-    if left is None or right is None or one_name(left, right):
+    functions = bool(symbols(first) and symbols(second))
+    if left is None or right is None or one_name(left, right, functions=functions):
         return same(first, second, rounding)
     if left.kind == right.kind == "sym" and left.value not in symbols(second) and right.value not in symbols(first):
         return False
+    if any(item.kind == "num" or item.value == "\\angle" for name in (left, right) for item in walk(name)):
+        # f(0) is no product, and the angle ABC is not ACB.
+        return False
     # A right side in common is not enough: x + y = 5 is not xy = 5.
-    return same_equation(Node("rel", (left, first), ("=",)), Node("rel", (right, second), ("=",)))
+    equal = same_equation(Node("rel", (left, first), ("=",)), Node("rel", (right, second), ("=",)))
+    # Where names differ, nobody else may look at the values alone.
+    return equal or (None if functions and equal is None else False)
+
+
+def _tautology(equation: Node) -> bool:
+    """Whether all sides of an equation are written alike."""
+    return all(side == equation.args[0] for side in equation.args[1:])
+
+
+def _of_time(name: Node, value: Node) -> bool:
+    """Whether a name is a function of time's: `x(t)`, whose value has t in it."""
+    return (
+        name.kind == "mul"
+        and len(name.args) == 2
+        and name.args[1].value == "t"
+        and "t" in symbols(value)
+        and str(name.args[0].value) not in symbols(value)
+    )
 
 
 def _equation_and_value(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     equation, other = (gold, answer) if is_equation(gold) else (answer, gold)
     value = named_value(equation)
     name = name_of(equation)
-    if equation is gold and name is not None and is_curve_name(name) and other.kind not in ("list", "rel"):
+    function = name is not None and value is not None and _of_time(name, value)
+    if (
+        equation is gold
+        and name is not None
+        and is_curve_name(name)
+        and not function
+        and other.kind not in ("list", "rel")
+    ):
         # x + y = 5 asks for a line, and 5 is none.
         return False
     if value is None:

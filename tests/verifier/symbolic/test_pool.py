@@ -66,8 +66,8 @@ def test_results_are_in_the_order_of_the_cases(pool: SymbolicPool) -> None:
 def test_a_case_ends_at_its_limit_and_the_next_one_is_judged(pool: SymbolicPool) -> None:
     endless, quick = pool.compare([ENDLESS, ("x", "x")])
     assert (endless.name, quick.name) == ("timeout", "equal")
-    # Alone it is punctual to milliseconds; the margin is for machines that are busy with other things.
-    assert pool.timeout <= endless.seconds <= pool.timeout + 3.0
+    # `timeout` is the limit of processor time: the backstop on the clock, which a busy machine may reach, is `wall`.
+    assert endless.seconds >= pool.timeout
     assert pool.compare([("x", "x")])[0].name == "equal"
 
 

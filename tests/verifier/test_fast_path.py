@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier._quick import quick_integer, quick_verdict
+from mathturn_gym.verifier._fast_path import quick_integer, quick_verdict
 
 
 @pytest.mark.parametrize("status", [Status.RIGHT, Status.WRONG, Status.UNDECIDED])

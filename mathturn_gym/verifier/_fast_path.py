@@ -1,4 +1,4 @@
-"""What most verdicts of a training run take: an integer in a box, and a `Verdict` made without a dataclass's detours."""
+"""The fast path: verdicts on a plain integer in a box, and `Verdict`s that are built without a frozen dataclass's checks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from time import perf_counter
 from typing import Any
 
 from mathturn_gym.types import Status, Verdict
-from mathturn_gym.verifier.reading._extraction import MAX_RESPONSE, WINDOW
-
-__all__ = ["quick_integer", "quick_verdict"]
+from mathturn_gym.verifier.reading._delimiters import WINDOW
+from mathturn_gym.verifier.reading._extraction import MAX_RESPONSE
 
 _MAX_DIGITS = 17
 _RIGHT, _WRONG = Status.RIGHT, Status.WRONG
