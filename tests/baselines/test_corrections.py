@@ -65,11 +65,11 @@ def test_groups_that_teach_nothing_are_sampled_anew(made: Make) -> None:
     plain = made("turn_rloo", {"group_size": 2, "batch_episodes": 32})
     dynamic = made("turn_rloo", {"group_size": 2, "batch_episodes": 32, "dynamic_sampling": 4})
     before, drawn = plain.draw(), dynamic.draw()
-    assert before.sampled == list(before.kept)
-    assert not all(map(differ, groups_of(before.kept))), "some groups agree"
-    assert len(drawn.kept) == 32
+    assert before.sampled == list(before.episodes)
+    assert not all(map(differ, groups_of(before.episodes))), "some groups agree"
+    assert len(drawn.episodes) == 32
     assert len(drawn.sampled) in range(64, 32 * 5 + 1, 32)
-    assert all(map(differ, groups_of(drawn.kept)))
+    assert all(map(differ, groups_of(drawn.episodes)))
     assert [e.index for e in drawn.sampled] == list(range(len(drawn.sampled)))
     row = dynamic.step()
     assert dynamic.drawn == len(drawn.sampled)
@@ -82,7 +82,7 @@ def test_dynamic_sampling_gives_up_after_its_rounds(made: Make) -> None:
     trainer = made("turn_rloo", {"group_size": 2, "dynamic_sampling": 2, "env.problems": "mul2"})
     drawn = trainer.draw()
     assert len(drawn.sampled) == 24
-    assert len(drawn.kept) == 8
+    assert len(drawn.episodes) == 8
     assert trainer.step()["train/skipped"] == 1.0
 
 
