@@ -205,9 +205,12 @@ def test_nothing_is_written_through_what_is_no_regular_file(name: str, kind: str
     place = run / name
     place.parent.mkdir(exist_ok=True)
     os.mkfifo(place) if kind == "pipe" else place.symlink_to(victim)
-    with pytest.raises(StorageError, match=f"{re.escape(str(place))} is a (link|pipe)"):
+    # metrics.jsonl is read before the folder is opened for writing.
+    with pytest.raises((StorageError, CheckpointError), match=re.escape(str(place))):
         RUNNER.invoke(app, ["train", "--run-dir", str(run), "--resume"], catch_exceptions=False)
-    with pytest.raises(StorageError, match="only regular files are written to"):
+    with pytest.raises(
+        StorageError, match=f"{re.escape(str(place))} is a (link|pipe).*only regular files are written to"
+    ):
         RunFolder(run, read_config(run), overwrite=True)
     assert victim.exists() == (kind in ("file", "folder"))
     if kind != "dangling" and kind != "pipe":
