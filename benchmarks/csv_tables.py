@@ -33,17 +33,18 @@ def read_results(path: Path, algorithms: list[str] | None = None, tasks: list[st
             task = Path(row["task"]).stem
             if (algorithms and row["label"] not in algorithms) or (tasks and task not in tasks):
                 continue
+            label = f"{row['label']}, {row['set']}" if "set" in row else row["label"]
             scales[task] = dict(load_task(row["task"]).scale)
             budgets = [float(row[name]) if row[name] else None for name in ("budget_tokens", "budget_cpu_s")]
             tokens = None if budgets[0] is None else int(budgets[0])
-            cell = Cell(row["label"], row["algorithm"], task, int(row["seed"]), tokens, budgets[1], {})
+            cell = Cell(label, row["algorithm"], task, int(row["seed"]), tokens, budgets[1], {})
             test = {
                 name.removeprefix("test/"): float(value)
                 for name, value in row.items()
                 if name.startswith("test/") and value
             }
             used = (float(row["tokens"]), float(row["cpu_s"]), float(row["episodes"]))
-            outcomes.append(Outcome(cell, row["status"], row["message"], *used, test=test or None))
+            outcomes.append(Outcome(cell, row["status"], row.get("message", ""), *used, test=test or None))
     return Results(outcomes, scales=scales)
 
 
