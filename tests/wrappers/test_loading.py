@@ -354,7 +354,7 @@ def test_offline_a_hub_name_fails_before_anything_is_asked(name: str) -> None:
         ({"device": "bogus"}, "device 'bogus' cannot be used here"),
         ({"options": {"refil": 0.1}}, "unknown policy option 'refil': did you mean 'refill'"),
         ({"options": {"temperature": 0.1}}, "temperature is a field of PolicyConfig"),
-        ({"attention": "flash_attention_9"}, "no model can be loaded.*flash_attention_9"),
+        ({"attention": "flash_attention_9"}, "attention must be one of .*flash_attention_9"),
     ],
 )
 def test_options_that_are_mistakes(changes: dict[str, Any], message: str) -> None:
