@@ -1,6 +1,6 @@
 """How often every interval that the package prints covers the true value, in simulation.
 
-    python benchmarks/intervals.py     # 1,000 simulations a row, 15 CPU minutes; writes docs/benchmarks/intervals.md
+    python benchmarks/intervals.py     # 1,000 simulations a row, 15 CPU minutes; writes benchmarks/intervals.md
 
 Rows that an earlier call has simulated are read from its JSON: what changes an interval deletes that file first.
 
@@ -380,7 +380,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1_000, help="simulations a row")
     parser.add_argument(
-        "--docs", type=Path, default=Path("docs/benchmarks/intervals.md"), help="the page whose tables are replaced"
+        "--docs", type=Path, default=Path("benchmarks/intervals.md"), help="the page whose tables are replaced"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/intervals.json"))
     options = parser.parse_args()
