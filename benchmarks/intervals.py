@@ -1,6 +1,6 @@
 """How often every interval that the package prints covers the true value, and how often every p-value is small by chance.
 
-    python benchmarks/intervals.py                    # 1,000 simulations a row, 15 CPU minutes; writes into docs/metrics.md
+    python benchmarks/intervals.py     # 1,000 simulations a row, 15 CPU minutes; writes benchmarks/intervals.md
 
 Rows that an earlier call has simulated are read from its JSON: what changes an interval deletes that file first.
 
@@ -410,7 +410,7 @@ def markdown(title: str, heads: Sequence[str], rows: Sequence[dict[str, Any]]) -
         "coverage",
         "mean width",
         "percentiles",
-        *(["ignoring the problems"] if forgetting else []),
+        *(["by episode"] if forgetting else []),
     ]
     lines = [f"**{title}**", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
@@ -437,7 +437,9 @@ def kept_rows(file: Path, runs: int) -> dict[tuple[str, tuple[str, ...]], dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1_000, help="simulations a row")
-    parser.add_argument("--docs", type=Path, default=Path("docs/metrics.md"), help="the page whose tables are replaced")
+    parser.add_argument(
+        "--docs", type=Path, default=Path("benchmarks/intervals.md"), help="the page whose tables are replaced"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/intervals.json"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)

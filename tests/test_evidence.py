@@ -418,7 +418,7 @@ def test_a_cell_that_is_finished_is_not_run_again_and_another_one_is(
 def test_the_coverage_of_every_printed_interval_is_on_its_page(benchmark: Callable[[str], Any]) -> None:
     """The page had the sentences that are read from the tables, and no tables."""
     intervals = benchmark("intervals")
-    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "benchmarks" / "intervals.md").read_text(encoding="utf-8")
     tables = page.split(intervals.BEGIN)[1].split(intervals.END)[0]
     titles = re.findall(r"^\*\*(.*)\*\*$", tables, re.MULTILINE)
     assert len(titles) == 4
