@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -57,7 +58,13 @@ def test_a_curve_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from matplotlib.figure import Figure
 
     drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    save = Figure.savefig
+
+    def kept(figure: Figure, *args: Any, **keywords: Any) -> None:
+        drawn.append(figure)
+        save(figure, *args, **keywords)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
     draw_curve(HISTORY, tmp_path / "curve.png", title="grpo on lins, seed 0")
     (axes,) = drawn[0].axes
     assert axes.get_title("left") == "grpo on lins, seed 0"

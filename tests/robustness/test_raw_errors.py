@@ -51,7 +51,7 @@ def test_a_url_with_a_password_is_not_shown() -> None:
 
 @pytest.mark.parametrize("terms", [["a:b"], "x", 3, {3: "math:sqrt"}])
 def test_reward_terms_of_another_shape_are_named(terms: Any) -> None:
-    with pytest.raises(InvalidValueError, match="reward_terms must be a table of NAME = WEIGHT"):
+    with pytest.raises(InvalidValueError, match="reward_terms must be weights or functions by name"):
         EnvConfig.from_json({"id": "MathMultiTurn-v0", "reward_terms": terms}).make()
 
 
