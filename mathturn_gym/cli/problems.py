@@ -83,7 +83,7 @@ def count(
 ) -> None:
     """How many different problems each split of a source has.
 
-    Lists are counted. Of a generator so many are drawn: "more than 4,812 (about 31,000)" counts the different ones among
+    Lists are counted. Of a generator a sample is drawn: "more than 4,812 (about 31,000)" counts the different ones among
     them, and estimates the rest from those that came once and twice. Example: `mathturn problems count quadratic@3`.
     """
     from dataclasses import asdict

@@ -158,7 +158,7 @@ class MathReward:
     wrong: float = 0.0
 
     def __post_init__(self) -> None:
-        """Checks the settings now, in the process of whoever wrote them."""
+        """Checks the settings now, in the process that was given them."""
         for name in ("right", "wrong"):
             check_float(name, getattr(self, name), low=-1e9, high=1e9)
         self.verifier  # noqa: B018

@@ -124,7 +124,7 @@ BUILT_IN: dict[str, Callable[[dict[str, Any]], Check]] = {
     "lighteval": _lighteval,
 }
 
-# What a verifier has no reason to do while it looks at an answer; raised by the interpreter itself, whoever asks for it.
+# What a verifier has no reason to do while it looks at an answer; raised by the interpreter itself, whatever code asks for it.
 _DEEDS = frozenset(
     [
         "os.system",

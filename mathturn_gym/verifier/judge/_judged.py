@@ -78,7 +78,7 @@ class JudgedVerifier:
     Not meant for training: a policy learns whatever convinces the judge, and the same answer may get another verdict tomorrow.
 
     It may be used from any number of threads, in asyncio (`averify`), and by a forked process, which goes on with the budget
-    that was left; a pickled copy starts anew.
+    that was left; a pickled copy starts empty.
 
     Args:
         judge: `ServerJudge`, or a function of a `JudgeQuestion` (async or not) that returns True, False, None for unsure, or a
@@ -132,7 +132,7 @@ class JudgedVerifier:
         _ALL.add(self)
 
     def _renew(self) -> None:
-        """What a forked process must not share: a lock that nobody there will open, and answers that nobody there awaits."""
+        """Resets what a forked process must not share: a lock that no thread there will open, and answers that none there awaits."""
         self._lock = threading.Lock()
         self._pending: dict[str, Future[_Outcome]] = {}
 
@@ -257,7 +257,7 @@ class JudgedVerifier:
         if mine:
             self._ask(mine)
         return [
-            # Whoever waits for a question of another case did not ask it.
+            # A caller that waits for the question of another case did not ask it.
             one if isinstance(one, _Outcome) else one.result()
             for one in found
         ]
@@ -281,7 +281,7 @@ class JudgedVerifier:
         return self._pending[key]
 
     def _ask(self, mine: dict[str, JudgeQuestion]) -> None:
-        """Asks the judge, together, and hands the outcomes to whoever waits for them."""
+        """Asks the judge, together, and hands the outcomes to the callers that wait for them."""
         pending = {key: self._pending[key] for key in mine}
         try:
             answers = self._answers(list(mine.values()))

@@ -64,7 +64,7 @@ class ServerJudge:
         if not isinstance(model, str) or not model.strip():
             raise InvalidValueError(f"model must be the model's name on the server, got {model!r}")
         if api_key_env is not None and (not isinstance(api_key_env, str) or not api_key_env.isidentifier()):
-            # Whoever gives the key itself must not find it in the message.
+            # A key that is given directly must not appear in the message.
             raise InvalidValueError("api_key_env must be the name of an environment variable, and not the key itself")
         self._url = url
         self.url = servers_of([url])[0][0].url

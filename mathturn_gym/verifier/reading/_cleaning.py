@@ -304,7 +304,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _goes_on(match: re.Match[str]) -> str:
-    """A decimal whose digits go on as a fraction; as it stands where nobody can tell which digits do."""
+    """A decimal whose digits go on as a fraction; unchanged where the repeating digits are unclear."""
     start, repeated = match["start"] or match["begun"] or "", match["digit"] or match["last"] or match["period"]
     written = match.group().count(match["last"]) if match["last"] else 0
     if match["last"] and start and written < 2:

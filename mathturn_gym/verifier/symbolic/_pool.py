@@ -5,7 +5,7 @@ in any thread, in asyncio, in notebooks, and in daemonic or forked processes, wh
 
 Callers share nothing but the supervisor: each has a socket of its own to it, a *line*, and reads its own replies. An
 exception that a signal handler raises in the middle of anything (Ctrl-C, SIGALRM) therefore breaks one line, which is
-thrown away with its cases, and nobody else notices. Locks are held only where a supervisor is started or replaced.
+thrown away with its cases, and no other case is affected. Locks are held only where a supervisor is started or replaced.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ class _Supervisor:
         self.control.settimeout(_SILENCE_SECONDS)
 
     def __del__(self) -> None:
-        """Closes the socket when nobody can be about to use it."""
+        """Closes the socket once no thread can be about to use it."""
         self.control.close()
 
     def line(self) -> _Line:
-        """A line that nobody uses: one that was given back, or a new one.
+        """Returns a free line: one that was given back, or a new one.
 
         Raises:
             OSError: the supervisor has gone, or takes nothing.
@@ -357,7 +357,7 @@ class Session:
         line, self._line = self._line, None
         if line is None:
             return
-        # After an exception nobody knows what has been read: the line goes, and its cases with it.
+        # After an exception it is unknown what has been read, so the line is dropped with its cases.
         if kind is None and not self._open and not line.unsent:
             line.supervisor.give_back(line)
         else:

@@ -223,7 +223,7 @@ def _work(fd_in: int, fd_out: int, memory_mb: int) -> None:
 
 
 class _Line:
-    """A caller, as the supervisor sees it, with its cases that nobody has looked at yet."""
+    """A caller, as the supervisor sees it, with its cases that have not been looked at yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.stream = Stream(sock)
@@ -317,14 +317,14 @@ class _Child:
 class Supervisor:
     """Deals cases out to workers and sends their outcomes back.
 
-    A case that takes longer than a slice is parked while others wait, so that a few endless ones delay nobody. Callers
+    A case that takes longer than a slice is parked while others wait, so that a few endless ones delay no other case. Callers
     take turns.
 
     Args:
         workers: Workers at work at the same time.
         memory_mb: Address space that one worker may take, in MiB.
         backstop: Wall clock that a case may take, in multiples of its limit of processor time: for what does not work.
-        parent: Process id of the process that started us; where it has gone, so shall we.
+        parent: Process id of the process that started us; this process ends once it has gone.
         control: The socket on which callers' lines arrive.
     """
 
@@ -604,7 +604,7 @@ def main() -> None:
     try:
         supervisor.run()
     except ConnectionResetError:
-        pass  # the caller has gone: nobody is left to tell
+        pass  # the caller has gone: there is no one left to answer
     finally:
         supervisor.close()
 

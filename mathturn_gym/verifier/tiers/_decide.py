@@ -100,7 +100,7 @@ def asks_for_number(gold: Prepared) -> bool:
     return is_literal_text(gold) and not any(reading.node.kind == "list" for reading in gold.readings[:1])
 
 
-# `1,234` is a thousand and more, to whoever writes golds with a point; `0,125` and `12,5` are not.
+# In golds with a decimal point `1,234` is a number above a thousand; `0,125` and `12,5` are not.
 _DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
 
 
@@ -180,10 +180,10 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     if found is None and not answer.readings and _talks(answer.text) and not _talks(gold.text):
         return Finding(Status.WRONG, "text in the answer", "text")
     if found is None and not answer.readings and _false_chain(answer.text):
-        # Whoever takes the last side of a chain never looks at the others.
+        # A verifier that takes the last side of a chain ignores the others.
         return Finding(Status.WRONG, "different", "structure")
     if found is None and not answer.readings and _SIDE_BY_SIDE.search(answer.text):
-        # 7 85 is no number to us; whoever joins the two may be told any number in pieces.
+        # `7 85` is not one number: if the two were joined, any number could be given in pieces.
         return Finding(Status.WRONG, "two numbers side by side", "structure")
     if (
         found is None
@@ -337,7 +337,7 @@ _COLLECTIONS = ("list", "tuple", "set", "interval", "union", "matrix")
 def _may_be_compared(gold: Parsed, answer: Parsed) -> bool:
     """Whether two readings go together: a comma before three digits separates items only where the other side has items.
 
-    `1,234` is 1234; it is the list of 1 and 234 where the other side is a list that nobody can take for a number. Where
+    `1,234` is 1234; it is the list of 1 and 234 where the other side is a list that cannot be read as a number. Where
     both are written that way, both are numbers.
     """
     if gold.commas is False:

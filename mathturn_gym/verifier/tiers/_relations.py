@@ -296,7 +296,7 @@ def _equal(first: tuple[float, Node], second: tuple[float, Node], rounding: Roun
         return False
     same = same_scalar(first[1], second[1], rounding)
     if same is None:
-        raise UndefinedError("ends that cannot be told apart")
+        raise UndefinedError("ends that cannot be distinguished")
     return same
 
 

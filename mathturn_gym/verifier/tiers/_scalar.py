@@ -374,7 +374,7 @@ def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: in
     if piecewise(gold, answer) and not _complex(gold, answer):
         return same_in_regions(gold, answer, log_base)
     # Analytic (between poles) in every unknown: equal to 45 digits at points that depend on both texts, and so are not
-    # known to whoever wrote either of them.
+    # known to the writer of either text.
     key = zlib.crc32(repr((gold, answer)).encode())
     # Principal branches may differ where real functions do not: then positive values only.
     indices = [index for index in range(len(_SCALES)) if index not in _MIXED or not _branches(gold, answer)]

@@ -409,7 +409,7 @@ def _same_equations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
         return False
     # A right side in common is not enough: x + y = 5 is not xy = 5.
     equal = same_equation(Node("rel", (left, first), ("=",)), Node("rel", (right, second), ("=",)))
-    # Where names differ, nobody else may look at the values alone.
+    # Where names differ, no later tier may compare the values alone.
     return equal or (None if functions and equal is None else False)
 
 
