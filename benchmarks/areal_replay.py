@@ -1,4 +1,4 @@
-"""Plays recordings of the original agent again and compares everything: `python -m areal_replay PATH …`.
+"""Plays recordings of the original agent again and compares everything: `python benchmarks/areal_replay.py PATH …`.
 
 A recording is one JSON object: `inputs` (tokenizer, arguments, completions, verdicts) and `outputs` (observations,
 calls of the environment, exceptions, samples, log files). `replay` plays the inputs with `MathMultiTurnAgent(compat=

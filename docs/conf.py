@@ -50,7 +50,7 @@ nitpick_ignore = [  # bases and annotations that their package does not export
     ("py:class", "mathturn_gym.baselines.classic.algorithms.ActorCritic"),
     ("py:class", "mathturn_gym.baselines.classic.algorithms.ValueBased"),
     ("py:class", "mathturn_gym.compare.results.Limit"),
-    ("py:class", "mathturn_gym.compare.summary.Table"),
+    ("py:class", "mathturn_gym.show.tables.Table"),
     ("py:class", "mathturn_gym.problems.base.Endless"),
     ("py:class", "mathturn_gym.problems.schemas.Found"),
     ("py:class", "mathturn_gym.env.environment.Beginning"),

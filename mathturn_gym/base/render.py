@@ -19,7 +19,7 @@ from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord,
 class StatusStyle(NamedTuple):
     """How a verdict's status is shown, everywhere: terminal, notebooks, reports and the viewer.
 
-    Attributes:
+    Args:
         words: In words.
         letter: In the viewer's data.
         mark: In a list.
