@@ -32,6 +32,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     url = f"http://127.0.0.1:{port}"
+    os.environ["MATHTURN_API_KEY"] = "a key for this test"  # read by the server and by the client, as the page says
     process = subprocess.Popen([mathturn, "serve", "--problems", "lins", "--num-turns", "4", "--port", port])
     try:
         wait_for(url, process)
