@@ -154,14 +154,15 @@ def test_feedback_is_the_same_whatever_is_cached() -> None:
     assert np.array_equal(dialogue.feedback_ids("No.", 0, completion), again)
 
 
-def test_the_cache_is_bounded_by_bytes_whatever_is_said() -> None:
+@pytest.mark.parametrize(("feedbacks", "prompts"), [(120, 100), pytest.param(400, 300, marks=pytest.mark.slow)])
+def test_the_cache_is_bounded_by_bytes_whatever_is_said(feedbacks: int, prompts: int) -> None:
     dialogue = Dialogue("builtin")
     completion = np.array([70], np.int64)
     tracemalloc.start()
     try:
-        for i in range(120):
+        for i in range(feedbacks):
             dialogue.feedback_ids(f"No {i}." + " and no" * 5000, 0, completion)  # 35 kB of text, 10,000 ids
-        for i in range(100):
+        for i in range(prompts):
             dialogue.prompt_ids(f"{i}?" * 2000)
         held, _ = tracemalloc.get_traced_memory()
     finally:
