@@ -174,7 +174,7 @@ $(VENV)/.dev: EXTRAS := train,baselines,data,trl,openai,peft,models,serve,dev
 $(VENV)/.docs: EXTRAS := train,baselines,data,trl,openai,peft,models,serve,dev,docs
 
 # Which of .venv's packages are seen: `pip install` counts them as installed where they are seen before it runs.
-SEE_VENV = echo "import site; site.addsitedir('$(CURDIR)/$$(cd $(VENV) && ls -d lib/python3*/site-packages)')" > \
+SEE_VENV = echo "import site; site.addsitedir('$(CURDIR)/$$(ls -d $(VENV)/lib/python3*/site-packages)')" > \
   $$(ls -d .envs/$*/lib/python3*/site-packages)/zz_venv.pth
 
 .PRECIOUS: .envs/%/.ready .venv-3.%/.ready
