@@ -9,6 +9,8 @@ QUIET := -m pip install --quiet --disable-pip-version-check
 PINNED := $(QUIET) --constraint constraints.txt
 TORCH := torch $(TORCH_INDEX:%=--index-url %)
 PYTEST := -m pytest -p no:cacheprovider
+# Tests start some hundred processes: none compiles the package again, whatever the caller's environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Modules that import only beside packages with environments of their own.
 NOT_HERE := neighbors/engines/ray neighbors/areal/workflow.py neighbors/tinker.py neighbors/verifiers.py neighbors/verl.py
@@ -45,7 +47,8 @@ PACKAGES_areal := --no-deps areal==1.0.4
 MORE_areal := torch==2.13.0 aiofiles aiohttp colorlog einops flask httpx hydra-core lark numba omegaconf openai orjson ray==2.60.0 \
   setuptools tenacity torchdata uvloop
 PACKAGES_tinker := torch==2.13.0 tinker-cookbook==0.5.8
-PACKAGES_verifiers := verifiers==0.4.0
+# Its harness runs a script by uv, and downloads uv where there is none.
+PACKAGES_verifiers := verifiers==0.4.0 uv==0.13.9
 PACKAGES_verl := torch==2.13.0 verl==0.9.1
 $(foreach one,$(NEIGHBORS),$(eval TESTS_$(one) := tests/neighbors/test_$(one).py $(REWARDS)))
 
