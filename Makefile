@@ -78,8 +78,9 @@ quick: $(VENV)/.dev ## a part of the tests that goes through every room
 tests: $(VENV)/.dev ## tests, doctests and notebooks without lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --doctest-modules tests mathturn_gym $(NOT_HERE:%=--ignore=mathturn_gym/%)
 
+test-slow: export MATHTURN_THOROUGH := 1
 test-slow: $(VENV)/.dev ## the tests that make test leaves out because they are long; before a release
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or hypothesis"
 
 coverage: $(VENV)/.dev ## how much of the package make test reaches
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered
