@@ -129,7 +129,7 @@ class ClassicAlgorithm(BaseAlgorithm):
         if (policy.model != "builtin" and Path(policy.model).name == policy.model) or plain != type(policy)():
             raise InvalidValueError(
                 f"{self.name} begins with the built-in model's weights or with random ones, or with those of a folder"
-                f" (./warm) that mathturn warmup wrote: of the policy it reads init and grammar alone, got {policy}"
+                f" (./warm) that experiments/warmup.py wrote: of the policy it reads init and grammar alone, got {policy}"
             )
         if config.evaluation.patience:
             raise InvalidValueError(f"{self.name} does not stop early: evaluation.patience must be 0")
