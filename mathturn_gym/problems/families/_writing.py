@@ -159,12 +159,12 @@ def _atom(part: object) -> str:
     return text if text.isdecimal() or text.isalpha() else f"({text})"
 
 
-def fraction_text(value: Fraction | int) -> str:
-    """`5`, `-3/4`."""
-    return str(value)
-
-
-number_text = fraction_text
+def determinant(rows: Sequence[Sequence[int]]) -> int:
+    """The determinant of a small matrix, by minors along its first row."""
+    if len(rows) == 1:
+        return rows[0][0]
+    minors = ([[*row[:k], *row[k + 1 :]] for row in rows[1:]] for k in range(len(rows)))
+    return sum((-1) ** k * rows[0][k] * determinant(minor) for k, minor in enumerate(minors))
 
 
 def tuple_text(values: Sequence[Fraction | int]) -> str:

@@ -13,10 +13,8 @@ import numpy as np
 from mathturn_gym.errors import check_int
 from mathturn_gym.problems.base import Generator
 from mathturn_gym.problems.families._writing import Draw, Writer, tuple_text
-from mathturn_gym.problems.families.registry import Question, family, generator, whole
+from mathturn_gym.problems.families.registry import Question, exact, family, generator, whole
 from mathturn_gym.types import Problem
-
-__all__: list[str] = []
 
 _APPLY: Final[dict[str, Callable[[int, int], int]]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -249,7 +247,7 @@ def percentages(draw: Draw, level: int) -> Question:
     percent = 5 * draw.between(1, 19)
     if level == 1:
         amount = 20 * draw.between(1, 50)
-        return _exact(
+        return exact(
             lambda w: f"What is {w(_percent(w, percent))} of {w(str(amount))}?", Fraction(percent * amount, 100)
         )
     if level == 2:
@@ -266,7 +264,7 @@ def percentages(draw: Draw, level: int) -> Question:
     moved = "increased" if up else "decreased"
     if level == 3:
         amount = 10 * draw.between(2, 99)
-        return _exact(
+        return exact(
             lambda w: f"The number {w(str(amount))} is {moved} by {w(_percent(w, percent))}. What is the result?",
             amount * factor,
         )
@@ -280,7 +278,7 @@ def percentages(draw: Draw, level: int) -> Question:
             start,
         )
     second, amount = 5 * draw.between(1, 19), 100 * draw.between(1, 40)
-    return _exact(
+    return exact(
         lambda w: (
             f"The number {w(str(amount))} is {moved} by {w(_percent(w, percent))}, and the result is then decreased by"
             f" {w(_percent(w, second))}. What is the final result?"
@@ -291,10 +289,6 @@ def percentages(draw: Draw, level: int) -> Question:
 
 def _percent(w: Writer, number: int) -> str:
     return rf"{number}\%" if w.tex else f"{number}%"
-
-
-def _exact(write: Callable[[Writer], str], value: Fraction) -> Question:
-    return Question(write, str(value), int(value) if value.denominator == 1 else None)
 
 
 # ---- sums and products of whole numbers, in one wording

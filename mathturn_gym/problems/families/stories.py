@@ -13,8 +13,6 @@ from mathturn_gym.problems.families._writing import Draw
 from mathturn_gym.problems.families.registry import Question, family, generator
 from mathturn_gym.types import Problem
 
-__all__: list[str] = []
-
 _NUMBER: Final = re.compile(r"\d[\d.]*")
 _NAMES: Final = ("Ada", "Ben", "Chen", "Dina", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi", "Lena")
 _THINGS: Final = ("apples", "pencils", "stickers", "marbles", "cards", "shells", "coins", "beads")
@@ -212,8 +210,9 @@ _LEVELS: Final = ((_gain, _compare), (_packs, _share), (_journey, _change), (_he
 # ---- word problems of a single step, in one wording each
 
 
-_STORY_NAMES: Final = ("Ada", "Ben", "Chen", "Dina", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi")
-_STORY_THINGS: Final = ("apples", "pencils", "stickers", "marbles", "cards", "shells", "coins")
+# Prime numbers of names and things: indices made of the operands then reach all of them.
+_STORY_NAMES: Final = _NAMES[:11]
+_STORY_THINGS: Final = _THINGS[:7]
 _GAINS: Final = (
     "{name} has {a} {things} and gets {b} more. How many {things} does {name} have now?",
     "There are {a} {things} in a box. {name} puts in {b} more. How many {things} are in the box now?",
