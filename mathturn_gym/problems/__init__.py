@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.problems import _data_sets
-from mathturn_gym.problems._names import FileOptions, at_path, by_name
+from mathturn_gym.problems._data_sets import FileOptions
+from mathturn_gym.problems._names import at_path, by_name
 from mathturn_gym.problems._readers import BadRow
 from mathturn_gym.problems.base import SPLITS, Generator, ProblemSource, split_of
 from mathturn_gym.problems.curriculum import Curriculum
@@ -120,7 +121,7 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
     if isinstance(problems, Path):
         return at_path(problems, options)
     if _data_sets.is_data_set(problems):
-        return _data_sets.from_loaded(problems, "problems", options.fields, options.skip_bad_rows)
+        return _data_sets.from_loaded(problems, "problems", options)
     if isinstance(problems, Mapping):
         return SplitSource({split: _part(split, given, options) for split, given in problems.items()})
     if isinstance(problems, Sequence) and problems and all(isinstance(row, Mapping) for row in problems):

@@ -10,7 +10,8 @@ import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -123,6 +124,14 @@ class ProblemSource(ABC):
 
     def _part(self, split: str) -> ProblemSource:
         return _HashPart(self, split)
+
+
+def first_with(sources: Iterable[ProblemSource], problem_id: str, of: str) -> Problem:
+    """The problem of the first source that has it; `of` says what they are, where none has."""
+    for source in sources:
+        with suppress(InvalidValueError):
+            return source.by_id(problem_id)
+    raise InvalidValueError(f"problem_id {problem_id!r} is in {of}")
 
 
 class _HashPart(ProblemSource):

@@ -8,7 +8,8 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -86,10 +87,7 @@ class Curriculum(ProblemSource):
         levels: Sequence[int] = LEVELS,
         *,
         form: str = "plain",
-        band: tuple[float, float] = (0.3, 0.7),
-        window: int = 64,
-        minimum: int = 8,
-        explore: float = 0.1,
+        **settings: Any,
     ) -> Curriculum:
         """One ladder per family, whose cells are its levels.
 
@@ -97,10 +95,7 @@ class Curriculum(ProblemSource):
             families: Their names.
             levels: The levels to use.
             form: "plain" text or "latex".
-            band: See `Curriculum`.
-            window: See `Curriculum`.
-            minimum: See `Curriculum`.
-            explore: See `Curriculum`.
+            **settings: `band`, `window`, `minimum` and `explore`, see `Curriculum`.
 
         Raises:
             InvalidValueError: unknown family or level; an argument outside what is allowed.
@@ -108,7 +103,7 @@ class Curriculum(ProblemSource):
         if isinstance(families, str) or not families or not levels:
             raise InvalidValueError(f"families and levels must hold at least one each, got {families!r}, {levels!r}")
         ladders = [[Family(name, level, form=form) for level in sorted(set(levels))] for name in families]
-        return cls(ladders, band=band, window=window, minimum=minimum, explore=explore)
+        return cls(ladders, **settings)
 
     @classmethod
     def named(cls, text: str, load: Callable[[str], ProblemSource]) -> Curriculum:
@@ -221,8 +216,7 @@ class Curriculum(ProblemSource):
 
     def leaves(self) -> Iterator[ProblemSource]:
         """The leaves of the cells."""
-        for source in self._cells.values():
-            yield from source.leaves()
+        return chain.from_iterable(source.leaves() for source in self._cells.values())
 
     def state_dict(self) -> dict[str, list[bool]]:
         """The history, as JSON types."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.problems import _splits
-from mathturn_gym.problems.base import SPLITS, ProblemSource, split_of
+from mathturn_gym.problems.base import SPLITS, ProblemSource, first_with, split_of
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
 
@@ -234,12 +234,7 @@ class SplitSource(ProblemSource):
 
     def by_id(self, problem_id: str) -> Problem:
         """The problem of whichever split has it."""
-        for source in self._own.values():
-            try:
-                return source.by_id(problem_id)
-            except InvalidValueError:
-                continue
-        raise InvalidValueError(f"problem_id {problem_id!r} is in no split of source {self.name!r}")
+        return first_with(self._own.values(), problem_id, f"no split of source {self.name!r}")
 
     def part(self, split: str) -> ProblemSource:
         """A split: one of those given (under whatever name), or what train leaves to one that is missing."""
