@@ -25,8 +25,8 @@ _RATIOS: Final[tuple[str, ...]] = get_args(Ratio)
 _UNITS: Final[tuple[str, ...]] = get_args(Unit)
 _KLS: Final[tuple[str, ...]] = get_args(KLEstimator)
 
+# Log-ratios are held within this: e^40 = 2.4e17, whose square, as in the norm of a gradient, is still a float32.
 _LARGEST_LOG: Final = 40.0
-"""Log-ratios are held within this: e^40 = 2.4e17, whose square, as in the norm of a gradient, is still a float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,8 +50,8 @@ BIASED: Final[dict[str, str]] = {
 }
 """Estimators whose expected gradient is not the gradient of J, and why."""
 
+# Estimators that give all turns of an episode one number.
 _WHOLE_EPISODE: Final = ("rloo", "grpo", "dr_grpo", "reinforce_pp_baseline")
-"""Estimators that give all turns of an episode one number."""
 
 _STD_EPSILON: Final = 1e-4  # the field's (DeepSeekMath has none; TRL and others divide by std + 1e-4)
 

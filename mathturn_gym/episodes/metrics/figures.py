@@ -96,11 +96,11 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFacts:
-    """What the figures need of an episode.
+    """What the figures need of an episode of K turns.
 
     Args:
         problem_id: The cluster it belongs to.
-        right: K flags, one per turn.
+        right: K flags.
         statuses: K statuses.
         answers: K answers (as `answer_key` writes them), None for none.
         tokens: K lengths.
@@ -153,12 +153,7 @@ def facts(episode: Episode) -> EpisodeFacts:
 
 
 def episode_columns(episodes: Sequence[EpisodeFacts], turns: int) -> Iterator[Column]:
-    """The figures that are sums over episodes.
-
-    Args:
-        episodes: E episodes.
-        turns: T, the most turns that any has.
-    """
+    """The figures that are sums over episodes; `turns` is T, the most turns that any has."""
     one = np.ones(len(episodes))
     first = [e.first_success for e in episodes]
     solved = _floats([f is not None for f in first])
@@ -240,13 +235,9 @@ def _silence(episodes: Sequence[EpisodeFacts], answered: Floats, right: Floats) 
 
 
 def problem_columns(groups: Sequence[Sequence[EpisodeFacts]], turns: int) -> Iterator[Column]:
-    """The figures of independent samples: the first turns of the episodes on a problem.
+    """The figures of independent samples: the first turns of the episodes on a problem, by problem.
 
     A problem counts towards `@k` where it has k episodes or more.
-
-    Args:
-        groups: Per problem, its episodes.
-        turns: T, the most turns that any has.
     """
     samples = [[_first(e) for e in group] for group in groups]
     most = max((len(group) for group in samples), default=0)
@@ -294,12 +285,7 @@ class Counts:
 
 
 def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) -> Counts:
-    """Counts all figures.
-
-    Args:
-        known: The episodes.
-        turns: The least T; None for the most turns that any episode has.
-    """
+    """Counts all figures; `turns` is the least T, None takes the most turns that any episode has."""
     groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
     for fact in known:
         groups[fact.problem_id].append(fact)

@@ -187,16 +187,10 @@ def runs(
 
 
 class Grid:
-    """Offsets of rows, pieces and completions in the flattened tensors of a batch.
+    """Offsets of rows, P pieces (in order of row and place) and S completions in the flattened tensors of a batch.
 
-    Args:
-        pieces: P pieces, in order of row and place.
-        spans: S completions.
-        piece_of_span: int64 (S,); the piece in which each is trained on.
-        padded: (B, T) tensors; otherwise (1, N).
-
-    Raises:
-        InvalidValueError: more ids than `cu_seqlens` can count.
+    `piece_of_span`, int64 (S,), is the piece in which each completion is trained on. Tensors are (B, T) where `padded`,
+    otherwise (1, N).
     """
 
     def __init__(self, pieces: Pieces, spans: Spans, piece_of_span: _Index, *, padded: bool) -> None:

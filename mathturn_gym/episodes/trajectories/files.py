@@ -36,17 +36,17 @@ _BLOCK: Final = 1 << 16
 MAX_LINE: Final = 64 * 2**20
 """Bytes that a line of a file of episodes may have, unpacked: about two million tokens. Longer ones are not read into memory."""
 
+# Bytes that are kept of a line that is no episode.
 _KEPT: Final = 1 << 16
-"""Bytes that are kept of a line that is no episode."""
 
+# Bytes that a batch of rows may have.
 _AT_ONCE: Final = 256 * 2**20
-"""Bytes that a batch of rows may have."""
 
+# Bad rows after which a file that holds more of them than of episodes is given up: 20 million fit into 234 kB of gzip.
 _MOST_BAD: Final = 10_000
-"""Bad rows after which a file that holds more of them than of episodes is given up: 20 million fit into 234 kB of gzip."""
 
+# Bad rows that are logged one by one, and whose content is kept.
 _SHOWN: Final = 100
-"""Bad rows that are logged one by one, and whose content is kept."""
 
 _END: Final = object()
 

@@ -14,6 +14,7 @@ from mathturn_gym.episodes.trajectories.records import SCHEMA, SCHEMA_VERSION, b
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError
 from mathturn_gym.types import Episode
 
+# Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none).
 _NUMBERS: Final[dict[str, str]] = {
     "ids": "int64",
     "loss_mask": "bool",
@@ -23,10 +24,9 @@ _NUMBERS: Final[dict[str, str]] = {
     "turn_ends": "int64",
     "rewards": "double",
 }
-"""Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none)."""
 
+# Columns that a table need not have.
 _MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values", "segment_starts", "support"})
-"""Columns that a table need not have."""
 
 
 def require_pyarrow() -> Any:
