@@ -15,7 +15,7 @@ the shortest use of each, and what each has been tested against.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -30,8 +30,5 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodePlayer", "Generate", "completion_of", "problem_from_json", "problem_to_json"]
 
-_HOME: Final = dict.fromkeys(__all__, "episodes")
-
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(__name__, {"episodes": " ".join(__all__)})

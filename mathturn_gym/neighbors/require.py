@@ -8,16 +8,10 @@ from mathturn_gym.errors import MissingDependencyError
 
 
 def require(package: str, low: str, below: str, install: str) -> str:
-    """The installed version of a package.
-
-    Args:
-        package: Name of the distribution.
-        low: The oldest version that will do.
-        below: The first version that will not.
-        install: What to install it with, for the message.
+    """The installed version of a package, from `low` to the first that will not do.
 
     Raises:
-        MissingDependencyError: it is not installed, or of another version.
+        MissingDependencyError: it is not installed, or of another version; the message ends in `install`.
 
     >>> require("gymnasium", "1.4", "2", "pip install gymnasium") >= "1.4"
     True

@@ -42,9 +42,6 @@ class ArealProblems(ProblemFile):
         return super().read(row)
 
 
-# ---- the original's `math-code-single-step` environment: its mathematics task, judged by our verifier
-
-
 class MathCodeSingleStepEnv(EnvironmentService):
     """Judges answers to the problems of an AReaL data set.
 

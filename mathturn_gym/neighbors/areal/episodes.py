@@ -20,11 +20,11 @@ from mathturn_gym.neighbors.areal.sample import (
 )
 from mathturn_gym.types import NO_VERSION, Episode, Status, StopReason, Verdict
 
+# Key of a sample's metadata: what the tensors do not say of an episode.
 _FACTS: Final = "mathturn_gym.episode"
-"""Key of a sample's metadata: what the tensors do not say of an episode."""
 
+# Key of an episode's metadata: what an episode has no field for.
 _AREAL: Final = "areal"
-"""Key of an episode's metadata: what an episode has no field for."""
 
 
 def to_sequence_sample(

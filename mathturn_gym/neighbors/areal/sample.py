@@ -386,13 +386,7 @@ TRAJECTORY_DTYPES: Final[dict[str, torch.dtype]] = {
 
 
 class Trajectory:
-    """Collects a policy's replies, turn by turn; nothing is checked until `sample`.
-
-    Args:
-        qid: The query id.
-        prompt_ids: Ids of the first observation.
-        birth_time: Milliseconds since the epoch.
-    """
+    """Collects a policy's replies, turn by turn; nothing is checked until `sample`, as in the original."""
 
     def __init__(self, qid: str, prompt_ids: Sequence[int], birth_time: int) -> None:
         self.qid = qid
@@ -418,12 +412,7 @@ class Trajectory:
         self.seqlens.append(length)
 
     def sample(self, returns: Sequence[float], num_turns: int, task_ids: torch.Tensor | None = None) -> SequenceSample:
-        """The `SequenceSample`; K sequences in one item.
-
-        Args:
-            returns: K discounted returns.
-            num_turns: K.
-            task_ids: int64 (1,), or None.
+        """The `SequenceSample`; K sequences in one item, with K discounted returns.
 
         Raises:
             ValidationError: the replies do not fit each other, a log-prob too many for example.
@@ -448,14 +437,7 @@ class Trajectory:
 def trajectory_sample(
     qid: str, values: Mapping[str, Any], lengths: Sequence[int], num_turns: int, metadata: dict[str, Any] | None = None
 ) -> SequenceSample:
-    """A trajectory's `SequenceSample` from what stands under each key.
-
-    Args:
-        qid: The query id.
-        values: Lists, arrays or tensors, one for each key of `TRAJECTORY_DTYPES`; copied.
-        lengths: K lengths of the sequences.
-        num_turns: K.
-        metadata: Of the sample.
+    """A trajectory's `SequenceSample` from K lengths, and a list, array or tensor for each key of `TRAJECTORY_DTYPES`.
 
     Raises:
         ValidationError: the values do not fit the lengths.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from inspect_ai.scorer import Score
 
 _KEY: Final = "mathturn_gym"
+# Where an episode stood: Inspect gives samples back in another order.
 _PLACE: Final = "mathturn_gym.place"
-"""Where an episode stood: Inspect gives samples back in another order."""
 _SCORER: Final = "mathturn"
 _PER_TOKEN: Final = ("ids", "logprobs", "versions")
 
