@@ -64,4 +64,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, {"TrainResult": "training", "train": "training"})
+    __getattr__, __dir__ = lazy_exports(__name__, {"training": "TrainResult train"})

@@ -48,10 +48,7 @@ class Optimizer:
         self.steps = 0
 
     def step(self, rate: float) -> float:
-        """Clips the accumulated gradients, takes a step, and clears them.
-
-        Args:
-            rate: The learning rate's factor.
+        """Clips the accumulated gradients, takes a step at the learning rate times `rate`, and clears them.
 
         Returns:
             The gradient's norm before clipping. If it is not finite, no step is taken.

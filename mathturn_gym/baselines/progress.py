@@ -127,12 +127,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, title: str = "") -> bool:
-    """Draws accuracy over episodes, training batches thin and validation thick, as a PNG.
-
-    Args:
-        history: From `read_metrics`.
-        path: File to write.
-        title: Above it: what was trained on what.
+    """Draws accuracy over episodes (`read_metrics`), training batches thin and validation thick, as a PNG.
 
     Returns:
         False where matplotlib is not installed (which is logged) and nothing was drawn.

@@ -50,11 +50,6 @@ def from_hub(name: str, options: FileOptions) -> ProblemSource:
     """What `hf:NAME`, `hf:NAME:SPLIT`, `hf:NAME:CONFIG` and `hf:NAME:CONFIG:SPLIT` name (without the `hf:`).
 
     Between the last two forms with one colon the word decides: train, validation, test (and dev, val, all) are splits.
-
-    Raises:
-        InvalidValueError: not of this form.
-        ProblemFileError: it cannot be loaded.
-        MissingDependencyError: `datasets` is not installed.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -81,12 +76,7 @@ def from_hub(name: str, options: FileOptions) -> ProblemSource:
 
 
 def from_saved(folder: Path, options: FileOptions) -> ProblemSource:
-    """A folder that `save_to_disk` wrote.
-
-    Raises:
-        ProblemFileError: it cannot be loaded.
-        MissingDependencyError: `datasets` is not installed.
-    """
+    """A folder that `save_to_disk` wrote."""
     library = _library()
     try:
         loaded = library.load_from_disk(str(folder))

@@ -35,12 +35,7 @@ _CHOICES: Final = (*SPLITS, "all")
 
 
 def by_name(name: str, options: FileOptions) -> ProblemSource:
-    """The source of a name.
-
-    Raises:
-        InvalidValueError: unknown name (the nearest is suggested), or options for what is no file.
-        ProblemFileError: a file or data set is missing or broken.
-    """
+    """The source of a name."""
     path, split = _split_at_the_end(name)
     if _is_path(path):
         source = at_path(Path(path), options)

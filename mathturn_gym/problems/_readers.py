@@ -184,13 +184,9 @@ Rows: TypeAlias = Iterator["tuple[int, Mapping[str, Any] | BadRow]"]
 def read_rows(path: Path) -> Rows:
     """The rows of a file with their numbers (lines, for formats that have lines), from 1.
 
-    Args:
-        path: The file.
-
     Raises:
         InvalidValueError: the ending is unknown.
         ProblemFileError: the file cannot be read, or cannot be read to its end.
-        MissingDependencyError: Parquet without pyarrow.
     """
     ending = _ending(path)
     if ending == ".parquet":
@@ -377,12 +373,7 @@ _AT_ONCE: Final = 16 * MAX_ROW
 
 
 def parquet_rows(path: Path) -> Rows:
-    """The rows with their numbers, from 1; fields that are null are left out.
-
-    Raises:
-        ProblemFileError: it cannot be read.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """The rows with their numbers, from 1; fields that are null are left out."""
     number = 0
     try:
         for batch in bounded_batches(path, batch_size=_BATCH, most=_AT_ONCE):

@@ -46,15 +46,7 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a schema reads out of a row.
-
-    Args:
-        prompt: The question.
-        gold: The accepted answers.
-        id: The row's own id, or None.
-        metadata: Every other field, as JSON types.
-        size: Bytes that the row takes in memory.
-    """
+    """What a schema reads out of a row; `metadata` holds every other field, `size` is the bytes of the row in memory."""
 
     prompt: str
     gold: tuple[str, ...]
@@ -65,14 +57,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """How one kind of row becomes a problem.
-
-    Args:
-        name: For messages.
-        fields: What it looks like, for messages.
-        fits: Decides by the row's fields.
-        read: The prompt, the gold answers, the id (or None) and the fields used.
-    """
+    """How one kind of row becomes a problem; `read` gives prompt, gold answers, id (or None) and the fields used."""
 
     name: str
     fields: str

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import RunParts
 
 
+# Arguments of a constructor that the run decides.
 _DECIDED: Final = {"self", "policy", "env", "seed", "device", "verbose", "policy_kwargs", "_init_setup_model"}
-"""Arguments of a constructor that the run decides."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,8 +48,8 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.wrappers.token_level import TokenLevelEnv
 
 _WEIGHTS: Final = "policy.safetensors"
+# stable-baselines3 wants a number of steps; where there is no limit, another budget ends the run long before.
 _NO_END: Final = 10**9
-"""stable-baselines3 wants a number of steps; where there is no limit, another budget ends the run long before."""
 
 
 class ClassicSession(Session):
@@ -57,15 +57,10 @@ class ClassicSession(Session):
 
     The first Ctrl-C ends the run without a result: it cannot be resumed, only begun again.
 
-    Args:
-        config: The run.
-
     Raises:
         InvalidValueError: the library refuses the algorithm's arguments.
 
     Attributes:
-        config: The run.
-        model: The algorithm.
         context_tokens: The most tokens that a context can have.
     """
 
@@ -321,11 +316,7 @@ def load_classic(run_dir: str | Path, *, own_code: bool = False) -> Sb3Policy:
 
 
 def _ended(file: Path) -> Ended:
-    """What a result.json says of a run that has ended.
-
-    Raises:
-        CheckpointError: it says nothing that can be understood.
-    """
+    """What the result.json of a run that has ended says."""
     result = read_object(file)
     try:
         used = int(result["episodes"]), int(result["tokens"]), float(result["cpu_s"])

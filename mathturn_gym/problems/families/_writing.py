@@ -16,10 +16,7 @@ _BLOCK = 32
 
 
 class Draw:
-    """Numbers drawn one after the other; they depend on `path` alone (see `derive_seed`).
-
-    Args:
-        path: A place in the tree of seeds.
+    """Numbers drawn one after the other; they depend on `path`, a place in the tree of seeds, alone (see `derive_seed`).
 
     >>> Draw("example").between(1, 6) == Draw("example").between(1, 6)
     True
@@ -68,11 +65,7 @@ class Draw:
 
 
 class Writer:
-    """Writes mathematics as LaTeX or as plain text.
-
-    Args:
-        tex: LaTeX.
-    """
+    """Writes mathematics as LaTeX or as plain text."""
 
     __slots__ = ("dot", "infinity", "pi", "tex")
 

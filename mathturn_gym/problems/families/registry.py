@@ -46,13 +46,7 @@ DrawQuestion: TypeAlias = Callable[[Draw, int], Question]
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """A family with levels.
-
-    Args:
-        name: As users write it.
-        about: One line for lists.
-        draw: Draws a question of a level.
-    """
+    """A family with levels: its name, one line for lists, and how a question of a level is drawn."""
 
     name: str
     about: str

@@ -227,8 +227,8 @@ _GROUPS: Final = (
     "{name} buys {a} bags with {b} {things} in each. How many {things} does {name} buy?",
     "There are {a} boxes, and {name} puts {b} {things} into each. How many {things} are in the boxes?",
 )
+# Two fifths, two fifths, one fifth: there are fewer products than sums.
 _DRAWN: Final = (_GAINS, _GAINS, _LOSSES, _LOSSES, _GROUPS)
-"""Two fifths, two fifths, one fifth: there are fewer products than sums."""
 
 
 @generator("story", range(1, 10), shown=(1, 2))
