@@ -99,6 +99,7 @@ def with_advantages(episodes: Sequence[Episode], batch: PackedBatch) -> list[Epi
     found = []
     for episode in episodes:
         if episode.index in given:
+            # NaN off the mask: a prompt has no advantage, which is not the same as 0.
             own = np.where(episode.loss_mask, values[episode.index], np.float32(np.nan))
             episode = replace(episode, token_values={**episode.token_values, "advantage": own})
         found.append(episode)

@@ -74,6 +74,7 @@ class TrainingDisplay:
         self._progress.update(self._task, completed=completed, total=total)
         if self._console.is_terminal:
             self._live.update(Group(self._progress, self._table(metrics), Text(self._curve(), style="cyan")))
+        # Without a terminal (a log file) only what is worth a line.
         elif evaluated:
             self._console.print(self._line(metrics))
 

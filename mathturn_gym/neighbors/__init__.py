@@ -20,15 +20,9 @@ from typing import TYPE_CHECKING
 from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mathturn_gym.neighbors.episodes import (
-        EpisodePlayer,
-        Generate,
-        completion_of,
-        problem_from_json,
-        problem_to_json,
-    )
+    from mathturn_gym.neighbors.episodes import EpisodePlayer, completion_of
 
-__all__ = ["EpisodePlayer", "Generate", "completion_of", "problem_from_json", "problem_to_json"]
+__all__ = ["EpisodePlayer", "completion_of"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(__name__, {"episodes": " ".join(__all__)})

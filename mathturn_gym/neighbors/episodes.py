@@ -25,7 +25,12 @@ from mathturn_gym.types import Completion, Episode, Ids, Problem
 
 
 def chosen_problems(problems: ProblemsLike, size: int | None, seed: int = 0) -> list[Problem]:
-    """Takes `size` different problems from a source (of stream `seed`, where it has no end); None takes all of a list.
+    """Takes different problems from a source.
+
+    Args:
+        problems: See `load_problems`.
+        size: How many; None takes all of a list.
+        seed: Of the stream of a source that has no end.
 
     Raises:
         InvalidValueError: a source without end and no size, or one that has fewer problems.
@@ -64,6 +69,7 @@ class ProblemIndex(FiniteSource):
             if known is None:
                 self._by_id[problem.id] = problem
                 self._by_prompt.setdefault(problem.prompt, []).append(problem.id)
+            # Hints and metadata may differ: rows come back from a data set with less than they had.
             elif (known.prompt, known.gold) != (problem.prompt, problem.gold):
                 raise InvalidValueError(
                     f"two different problems have the id {problem.id!r}: give them ids of their own"
@@ -248,6 +254,7 @@ class EpisodePlayer:
             UserFunctionError: a verifier or reward function of the user's raised.
         """
         self._problems.add([problem])
+        # As many environments as episodes that run at once; making one takes longer than playing a turn.
         env = self._idle.pop() if self._idle else self._made()
         try:
             return await self._episode(env, problem, generate, index, group)

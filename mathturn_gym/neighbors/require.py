@@ -28,6 +28,7 @@ def require(package: str, low: str, below: str, install: str) -> str:
 def _numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version; a pre-release counts as the release that it leads to."""
     numbers = []
+    # Without `packaging`, which is not a dependency: leading numbers are all that bounds need.
     for part in text.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not digits:

@@ -98,6 +98,7 @@ class MathTurnGroupBuilder(EnvGroupBuilder):
 
     async def make_envs(self) -> Sequence[Env]:
         """The environments."""
+        # Pickled builders carry names, not tokenizers: each process loads them once.
         shared = _shared(self.tokenizer, self.env_id, json.dumps(dict(self.keywords), sort_keys=True))
         index = ProblemIndex()
         index.add([self.problem])
@@ -195,5 +196,6 @@ class PolicyCompleter(TokenCompleter):
         limit = self._max if max_tokens is None else min(self._max, max_tokens)
         context = np.array(model_input.to_ints(), np.int64)
         (found,) = await asyncio.to_thread(self._policy.complete, [context], max_tokens=[limit])
+        # The cookbook tells turns that ended from turns that were cut off by this word.
         reason = "length" if found.truncated else "stop"
         return TokensWithLogprobs(found.ids.tolist(), found.logprobs.tolist(), reason)

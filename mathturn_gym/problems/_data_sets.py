@@ -38,6 +38,7 @@ class FileOptions:
 
 def is_data_set(given: object) -> bool:
     """Whether an object is one of the library `datasets`, without loading that library."""
+    # By the module of its class: importing `datasets` to ask takes a second, also where there is no data set.
     return any(kind.__module__.split(".")[0] == "datasets" for kind in type(given).__mro__)
 
 
@@ -57,6 +58,7 @@ def from_hub(name: str, options: FileOptions) -> ProblemSource:
             f"a data set is 'hf:NAME', 'hf:NAME:SPLIT', 'hf:NAME:CONFIG' or 'hf:NAME:CONFIG:SPLIT', got 'hf:{name}'"
         )
     path, config, split = match["path"], match["first"] or None, match["second"]
+    # gsm8k:main is a config, gsm8k:test a split: only the word can tell.
     if split is None and config is not None and (match["slice"] or config in (*ALIASES, "all")):
         config, split = None, config
     if Path(path).is_dir() and is_saved(Path(path)):

@@ -36,6 +36,7 @@ _CHOICES: Final = (*SPLITS, "all")
 
 def by_name(name: str, options: FileOptions) -> ProblemSource:
     """The source of a name."""
+    # Paths may have colons (C:\data): only a split behind the last one is taken off.
     path, split = _split_at_the_end(name)
     if _is_path(path):
         source = at_path(Path(path), options)
@@ -78,9 +79,12 @@ def _is_path(name: str) -> bool:
         there = Path(name).exists()
     except (OSError, ValueError):  # too long for a path, or a NUL in it
         return False
+    # A name that ends as a file does is a file, even if it is not there: a typing error in a path should not be
+    # answered with families.
     bare = name.lower().removesuffix(".gz")
     if bare.endswith(FORMATS):
         return there or "+" not in name
+    # A folder that happens to be called as a family is must not change what the name means.
     return there and _table_of(name) is None
 
 
@@ -124,6 +128,7 @@ def _unknown(name: str, base: str) -> str:
     known = [*NAMES, *FAMILIES, "families"]
     near = difflib.get_close_matches(base.partition("@")[0], known, n=1)
     hint = f": did you mean {near[0]!r}?" if near else ""
+    # ORGANIZATION/NAME is how the hub writes data sets; without "hf:" it would be a path.
     if not near and "/" in name:
         hint = f": there is no such file; a Hugging Face data set is 'hf:{name}'"
     return (

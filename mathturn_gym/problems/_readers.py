@@ -271,6 +271,7 @@ def _refuse_constant(name: str) -> None:
 
 def _json(stream: IO[bytes], path: Path) -> Rows:
     """A list of objects, an object that holds one list, or (as often under this ending) JSON lines."""
+    # Two lines that begin with "{" are JSON lines: a document has one opening brace, at its start.
     head = b""
     begun: list[bytes] = []
     while len(begun) < 2 and len(head) <= MAX_ROW and (line := stream.readline(MAX_ROW + 1)):
@@ -319,6 +320,7 @@ def _json_document(text: JsonText) -> Rows:
             raise text.error(f"must be a list of objects, or an object with one list in it; lists: {short(lists)}")
     else:
         raise text.error(f"must be a list of objects, got {short(text.value()) if opening else 'nothing'}")
+    # Two documents in one file, or a file cut and pasted: better refused than half read.
     if text.peek():
         raise text.error("goes on after its end")
 
@@ -329,6 +331,7 @@ def _elements(text: JsonText) -> Rows:
 
 
 def _csv(stream: IO[bytes], path: Path) -> Rows:
+    # strict: a quote that is never closed would otherwise swallow the rest of the file as one field.
     reader = csv.DictReader(_checked_lines(stream, path), strict=True)
     last = 0
     try:
@@ -354,6 +357,7 @@ def _checked_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
     for number, raw in numbered_lines(stream):
         if raw is None:
             raise ProblemFileError(f"{path}, line {number}: is longer than {MAX_ROW:,} bytes")
+        # Only the row with the bad bytes is to be refused, and csv reads text: the bytes travel as surrogates.
         yield raw.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
 
 

@@ -15,12 +15,15 @@ import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int
 from mathturn_gym.problems.base import ProblemSource
-from mathturn_gym.problems.families import FAMILIES, LEVELS, Family
+from mathturn_gym.problems.families import FAMILIES, Family
+from mathturn_gym.problems.families.registry import LEVELS
 from mathturn_gym.problems.mixtures import Mixture
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
 
 Ladder: TypeAlias = "ProblemSource | str | Sequence[ProblemSource | str]"
+# Distance from the target band at which a weight has fallen to 1/e: a cell solved in all cases, .3 above the band,
+# keeps a twentieth.
 _SOFTNESS: Final = 0.1
 _RANGE: Final = re.compile(r"(?P<low>\d+)(?:-(?P<high>\d+))?")
 
@@ -170,6 +173,7 @@ class Curriculum(ProblemSource):
 
     def get(self, seed: int, index: int) -> Problem:
         """Item `index` of the cell that the lot of (seed, index) falls on under the present weights."""
+        # Weights change with the history alone, and `get` is called for every episode.
         if self._ends is None or self._ends[0] != self._history.version:
             self._ends = self._history.version, np.cumsum(list(self.weights().values()))
         ends = self._ends[1]
@@ -197,6 +201,7 @@ class Curriculum(ProblemSource):
             return self
         cells = {cell: source.part(split) for cell, source in self._cells.items()}
         if split != "train":
+            # Evaluations must not drift with the history that they measure.
             return Mixture(list(cells.values()), name="+".join(cells))
         other = copy.copy(self)
         other._cells, other.split = cells, "train"
@@ -240,6 +245,8 @@ class Curriculum(ProblemSource):
         rate, (low, high) = self._rate(cell), self.band
         if rate is not None:
             return math.exp(-max(low - rate, rate - high, 0.0) / _SOFTNESS)
+        # Without a history of its own a cell is opened by the cell below it, so that hard problems are not asked before
+        # easy ones can be solved.
         below = self._below[cell]
         if below is None:
             return 1.0

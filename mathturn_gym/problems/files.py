@@ -124,6 +124,7 @@ class StreamedFile(LeftOut, FiniteSource):
         except OSError as error:
             raise _cannot_read(self.path, error) from error
         # A byte-order mark can only be at the start of the file.
+        # Read again and hashed again: a file may be rewritten while a run lasts for days.
         made = self._problem(raw, 2 if start else 1, RowReader(self._mapper))
         if isinstance(made, BadRow) or _digest(made[0].id) != int(self._digests[position]):
             raise ProblemFileError(f"{self.path}: the row at byte {start:,} has changed since the file was first read")
@@ -133,6 +134,8 @@ class StreamedFile(LeftOut, FiniteSource):
         """The problem with this id."""
         if self._sorter is None:
             self._sorter = np.argsort(self._digests)
+        # 64 bits are looked up: among 100 million rows two share them with a chance of .0003, and the content is
+        # checked when it is read.
         digest = np.uint64(_digest(problem_id))
         place = int(np.searchsorted(self._digests, digest, sorter=self._sorter))
         if place < len(self) and self._digests[self._sorter[place]] == digest:
@@ -142,6 +145,7 @@ class StreamedFile(LeftOut, FiniteSource):
         )
 
     def _subset(self, positions: Sequence[int], name: str, split: str | None, *, shuffle: bool) -> StreamedFile:
+        # Shares the file and what was left out of it; only the positions are its own.
         part = copy.copy(self)
         FiniteSource.__init__(part, name, split, shuffle=shuffle)
         chosen = np.asarray(positions, np.int64)

@@ -55,6 +55,7 @@ class Mixture(ProblemSource):
     def get(self, seed: int, index: int) -> Problem:
         """Item `index` of the source that the lot of (seed, index) falls on."""
         lot = uniforms(derive_seed("mixture", seed, index), 1)[0]
+        # The last end may be rounded to just below 1.
         place = min(int(np.searchsorted(self._ends, lot, side="right")), len(self.sources) - 1)
         return self.sources[place].get(seed, index)
 

@@ -139,6 +139,8 @@ class RowProblems(LeftOut, ProblemList):
         if isinstance(made, BadRow):
             return made
         problem, found = made
+        # Data sets repeat questions. As different problems they would make intervals too narrow (law 4: content is
+        # identity).
         first = self._line_of.setdefault(problem.id, line)
         if first != line:
             if found.id is not None:
@@ -216,6 +218,7 @@ def check_gold(problems: Iterable[Problem], verifier: Verifier) -> list[GoldFail
     cases = [(problem.id, gold) for problem in problems for gold in problem.gold]
     golds = [gold for _, gold in cases]
     plain = verifier.verify_batch([rf"\boxed{{{gold}}}" for gold in golds], golds)
+    # Text that is spelled like its gold is right without being read: braces make the verifier read it.
     braced = verifier.verify_batch([rf"\boxed{{{{{gold}}}}}" for gold in golds], golds)
     return [
         GoldFailure(problem_id, gold, itself.correct, again if itself.correct else itself)

@@ -106,10 +106,12 @@ class RowReader:
     def _parts(self, row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str | None, tuple[str, ...]]:
         if self._mapper is not None:
             return self._mapper.read(row)
+        # By the row, not by the file: files are joined from data sets of several schemas.
         schema = next((schema for schema in SCHEMAS if schema.fits(row)), None)
         if schema is None:
             columns = ", ".join(short(field) for field in list(row)[:12]) or "none"
             raise RowError("", f"has no known schema; fields found: {columns}; known: {KNOWN}; {_MAPPING_HELP}")
+        # Its long worked answer would be taken for the answer itself, and never match.
         if schema.read is _question and frozenset(row) in self._marked:
             raise RowError("answer", f"must end in '#### n' like the rows before, got {short(row['answer'])}")
         found = schema.read(row)
@@ -178,6 +180,7 @@ def _answers(value: object, field: str) -> tuple[str, ...]:
 def _solved(solution: str, field: str) -> str:
     """The answer of a worked solution: in its last box, or after GSM8K's mark."""
     found = extract(solution)
+    # The verifier also reads a solution's last number: good enough for a model's answer, not for gold.
     if found is None or found.rule not in ("box", "hash"):
         raise RowError(field, "has no \\boxed{} answer, nor one after ####")
     return _answer(found.text, field)

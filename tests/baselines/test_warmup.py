@@ -31,7 +31,8 @@ from mathturn_gym.episodes.metrics import summarize
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 from mathturn_gym.policies import BUILTIN_PATH
-from mathturn_gym.problems import ProblemSource, load_problems, split_of
+from mathturn_gym.problems import ProblemSource, load_problems
+from mathturn_gym.problems.base import split_of
 from mathturn_gym.types import Problem
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 

@@ -76,6 +76,7 @@ class ClassicAlgorithm(BaseAlgorithm):
             check_float(f"{self.name}: {name}", getattr(self, name))
         if not isinstance(self.answer_characters, str):
             raise InvalidValueError(f"{self.name}: answer_characters must be a text, got {self.answer_characters!r}")
+        # Filled in, so that a run's config says what it ran with, also after the class's defaults change.
         object.__setattr__(self, "arguments", {**self.defaults, **self.arguments})
 
     @classmethod
@@ -125,6 +126,7 @@ class ClassicAlgorithm(BaseAlgorithm):
         """Raises `InvalidValueError` for parts of a run that it does not read."""
         super().check(config)
         policy = config.policy
+        # A language model's settings (LoRA, dtype …) would be ignored without a word.
         plain = dataclasses.replace(policy, model="builtin", init="pretrained", grammar=None)
         if (policy.model != "builtin" and Path(policy.model).name == policy.model) or plain != type(policy)():
             raise InvalidValueError(

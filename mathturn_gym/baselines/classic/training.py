@@ -78,6 +78,7 @@ class ClassicSession(Session):
         self.curriculum = source if isinstance(source, Curriculum) else None
         ids = _action_ids(algorithm.answer_characters, tokenizer)
         masks = isinstance(algorithm, MaskablePPO)
+        # In training alone: evaluation has the task's own rewards, like every other algorithm.
         rewards: dict[str, Any] = {"reward_bias": algorithm.reward_bias, "reward_scaling": algorithm.reward_scaling}
 
         def make() -> TokenLevelEnv:
@@ -109,6 +110,7 @@ class ClassicSession(Session):
         if resume and (folder.path / "result.json").exists():
             self.load(folder.path)
             return _ended(folder.path / "result.json")
+        # From the first line on: a classic run has no checkpoint in its middle to go on from.
         folder.start_metrics(-1)
         recorder = _Recorder(self, report, interrupted)
         with cpu_threads(self.config.threads), _global_randomness():
@@ -252,6 +254,7 @@ class _Recorder(BaseCallback):
             (budget.cpu_seconds, self.cpu_s),
             (budget.episodes, self.episodes),
         ]
+        # Whichever budget is used up first ends the run.
         self._over = last or any(limit is not None and spent >= limit for limit, spent in used)
         self._write(evaluate=self._over or bool(every and self._iteration % every == 0))
 
@@ -265,6 +268,7 @@ class _Recorder(BaseCallback):
             "cpu_s": self.cpu_s,
             **self._training_figures(),
         }
+        # Before an evaluation, which would raise in the middle of an episode.
         if not self._run.is_finite():
             self._report(line)
             raise PolicyError("weights or logits are no longer finite")

@@ -79,6 +79,7 @@ def compare(a: Sequence[Episode], b: Sequence[Episode], *, confidence: float = 0
     tops, bottoms = (np.stack([_aligned(c, part, order, names) for c in counts]) for part in ("tops_CF", "bottoms_CF"))
     bounds = dict(zip(counts[0].names, counts[0].bounds, strict=True))
     wider = dict(zip(counts[1].names, counts[1].bounds, strict=True))
+    # A metric may have other bounds for each policy, where they had different numbers of turns.
     both = [_both(bounds[name], wider[name]) for name in names]
     figures = {}
     for f, name in enumerate(names):

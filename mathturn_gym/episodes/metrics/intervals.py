@@ -117,6 +117,7 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
     >>> str(ratio_estimate(np.zeros(20), np.ones(20), (0.0, 1.0), units=20, confidence=0.95))
     '0.000 [0.000, 0.168]'
     """
+    # A problem that never met the condition ("of the wrong first turns …") says nothing about it.
     used = (bottom_C > 0) | (top_C != 0)
     top, bottom = top_C[used], bottom_C[used]
     total = float(bottom.sum())
@@ -126,6 +127,7 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
     low, high = bounds
     ends: tuple[float, float] | None
     if low is not None and high is not None and low < 0:
+        # Linearized ratio (the delta method): numerator and denominator vary together.
         spread = top.size * (top - value * bottom) / total
         size = (high - low) / 2
         ends = _clipped(_signed(value + spread, size).interval(confidence), size)

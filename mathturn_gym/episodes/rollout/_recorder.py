@@ -114,6 +114,7 @@ class EpisodePlan:
 
     def turn_seed(self, index: int, turn: int) -> int:
         """Seed of one completion."""
+        # Of index and turn alone: neither batch, scheduler nor number of environments can change a sample (law 4).
         return derive_seed(self.seed, index, turn)
 
     def session(self, index: int) -> str:
@@ -226,6 +227,7 @@ class EpisodeRecorder:
             self.budget = int(info["completion_budget"])
             return
         start, end = len(self.context), len(self.context) + len(completion)
+        # Compared, not assumed: a wrapper that edits observations would shift every mask behind it (law 1).
         head = observation[:end]
         before = sum(map(len, self._finished))
         if info.get("segment", 0) > len(self._finished):

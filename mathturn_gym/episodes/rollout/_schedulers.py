@@ -74,6 +74,8 @@ class EnvSlot:
         self._play_empty()
 
     def _play_empty(self) -> None:
+        # No room for an id: the environment is told so by an empty answer, and ends or goes on; the policy is not
+        # asked.
         while not self.recorder.ended and self.recorder.budget == 0:
             self._step(EMPTY_COMPLETION)
 
@@ -177,6 +179,8 @@ class _VectorSlots:
                 if over:
                     self.retire(slot)
                 continue
+            # With SAME_STEP the observation is the next episode's already; the last one of this episode is in the
+            # infos.
             final = over and self._same_step
             observation = infos["final_obs"][slot] if final else observations[slot]
             info = info_of(infos["final_info"] if final else infos, slot)
@@ -201,6 +205,7 @@ class _VectorSlots:
         return {**dict.fromkeys(recorders, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
 
     def _reset(self, slot: int, number: int) -> tuple[Any, dict[str, Any]]:
+        # Gymnasium resets a single place by a mask; seeds and options go to every place, and count for this one alone.
         mask = np.zeros(self._env.num_envs, np.bool_)
         mask[slot] = True
         observations, infos = self._env.reset(
@@ -289,6 +294,7 @@ class _Stream:
 
     def _advance(self) -> list[tuple[EnvSlot, Completion]]:
         """The completions that have ended since the last call, with their slots."""
+        # Decoding goes on while a judge thinks, and looks up every few steps.
         steps = STEPS_BETWEEN_LOOKS if self._judging else None
         ended = self._policy.advance(steps) if steps else self._policy.advance()
         unknown = [ticket for ticket, _ in ended if ticket not in self.asked]
@@ -309,6 +315,7 @@ class _Stream:
                 self._go_on(slot)
             else:
                 batches.setdefault(verifier, []).append((slot, completion, context))
+        # A rule-based verdict takes milliseconds: waiting for it keeps batches the same in every run.
         patient = not self._judging and not any(verifier.is_async for verifier in batches)
         for verifier, answers in batches.items():
             futures = verifier.submit_turns([context for *_, context in answers])
@@ -413,6 +420,7 @@ async def stream_asyncio(
     Where an episode fails, those that had finished come first, then the error is raised.
     """
     collection = _Collection(policy, plan, iter(indices), max_waiting)
+    # All tasks draw from one iterator of indices: whichever is free takes the next episode.
     tasks = [asyncio.create_task(collection.work(slot)) for slot in slots[: len(indices)]]
     try:
         tokens = 0
@@ -462,6 +470,7 @@ class _Collection:
             while not getter.done():
                 pending = [task for task in tasks if not task.done()]
                 failed = [task for task in tasks if task.done() and not task.cancelled() and task.exception()]
+                # Episodes that had finished come first; one turn of the loop lets a queued one reach the getter.
                 if failed and self._queue.empty():
                     await asyncio.sleep(0)
                     if not getter.done():

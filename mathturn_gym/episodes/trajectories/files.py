@@ -144,6 +144,7 @@ class EpisodeReader(Iterable[Episode]):
         except (ValueError, OSError) as error:  # pyarrow's errors derive from these
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
         check_table_schema(schema, str(self.path), named=True)
+        # Other columns may be as large as their writer likes: they are not even read.
         columns = [name for name in table_schema().names if name in schema.names]
         batches = bounded_batches(self.path, batch_size=self.batch_size, most=_AT_ONCE, columns=columns)
         while True:
@@ -225,6 +226,7 @@ class EpisodeWriter:
         if not self.path.parent.is_dir():
             raise InvalidValueError(f"path must be in a folder that is there, got {str(self.path)!r}")
         with storage_errors(self.path):
+            # A killed process leaves half a line: appended to, it would spoil the next episode, too.
             _cut_torn_line(self.path)
             self._stream = io.TextIOWrapper(open_regular(self.path, "ab"), encoding="utf-8", newline="")
 

@@ -116,6 +116,7 @@ def _list_column(arrays: Sequence[npt.NDArray[Any]], kind: Any) -> Any:
     pa = require_pyarrow()
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    # Arrow lists have 32-bit offsets.
     if offsets[-1] >= 2**31:
         raise InvalidValueError(f"{int(offsets[-1])} ids do not fit in one Arrow table: write fewer episodes at once")
     flat = np.concatenate(arrays) if len(arrays) else np.zeros(0)
@@ -229,6 +230,7 @@ def _rows(column: Any) -> Callable[[str, int], npt.NDArray[Any]]:
     """A function from (name, row) to that row's numbers, which refuses nulls."""
     offsets, values = column.offsets.to_numpy(), column.values
     gaps = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    # Nulls would turn integers into floats on the way to NumPy; rows that have any are refused below.
     numbers = (values.fill_null(0) if gaps is not None else values).to_numpy(zero_copy_only=False)
 
     def read(name: str, row: int) -> npt.NDArray[Any]:

@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from mathturn_gym.neighbors.areal.dialogue import ArealDialogue, areal_feedback
     from mathturn_gym.neighbors.areal.environment import ArealProblems, MathCodeSingleStepEnv
     from mathturn_gym.neighbors.areal.episodes import to_episode, to_sequence_sample
-    from mathturn_gym.neighbors.areal.logs import TrajectoryLog
     from mathturn_gym.neighbors.areal.protocol import (
         BundledGenerationOutputs,
-        EnvironmentService,
         GenerationHyperparameters,
-        MicroBatchSpec,
         ReplyError,
         make_agent,
         make_env,
@@ -32,24 +29,20 @@ if TYPE_CHECKING:
         register_environment,
     )
     from mathturn_gym.neighbors.areal.sample import SequenceSample, ValidationError, prompt_sample
-    from mathturn_gym.neighbors.areal.worker import AgentWorker, AsyncBatchPolicy, Job, JobResult
+    from mathturn_gym.neighbors.areal.worker import AgentWorker, Job, JobResult
 
 __all__ = [
     "AgentWorker",
     "ArealDialogue",
     "ArealProblems",
-    "AsyncBatchPolicy",
     "BundledGenerationOutputs",
-    "EnvironmentService",
     "GenerationHyperparameters",
     "Job",
     "JobResult",
     "MathCodeSingleStepEnv",
     "MathMultiTurnAgent",
-    "MicroBatchSpec",
     "ReplyError",
     "SequenceSample",
-    "TrajectoryLog",
     "ValidationError",
     "areal_feedback",
     "make_agent",
@@ -70,10 +63,9 @@ if not TYPE_CHECKING:
             "dialogue": "ArealDialogue areal_feedback",
             "environment": "ArealProblems MathCodeSingleStepEnv",
             "episodes": "to_episode to_sequence_sample",
-            "logs": "TrajectoryLog",
-            "protocol": "BundledGenerationOutputs EnvironmentService GenerationHyperparameters MicroBatchSpec ReplyError"
+            "protocol": "BundledGenerationOutputs GenerationHyperparameters ReplyError"
             " make_agent make_env register_agent register_environment",
             "sample": "SequenceSample ValidationError prompt_sample",
-            "worker": "AgentWorker AsyncBatchPolicy Job JobResult",
+            "worker": "AgentWorker Job JobResult",
         },
     )

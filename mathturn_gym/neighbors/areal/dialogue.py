@@ -78,6 +78,7 @@ class ArealDialogue(Dialogue):
 
     def response(self, context: Ids, completion_ids: Ids) -> str:
         """The text that the original sent to the verifier, "" where it raised."""
+        # The whole sequence is decoded, and its prompt cut off as text: this is what loses answers (defects 3 to 6).
         sequence = [*context.tolist(), *completion_ids.tolist()]
         try:
             return answers_after_prompt(self.tokenizer, [sequence], context.tolist())[0]

@@ -75,6 +75,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
             InvalidValueError: the action is no pair of a query id and a list of texts, or there is no such query.
         """
         query, answers = _checked(action)
+        # AReaL numbers the repetitions of a query behind an "@".
         problem = self.problems.by_id(query.split("@")[0])
         try:
             turns = [TurnContext(problem, 0, 1, answer) for answer in answers]

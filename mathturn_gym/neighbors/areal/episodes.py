@@ -86,6 +86,7 @@ def _packed(episode: Episode) -> dict[str, Any]:
             " log-prob of its first id"
         )
     batch = pack([episode], layout="turns", form="varlen", advantages=[np.zeros(episode.num_turns)])
+    # The format has a log-prob for every id but the first of each sequence.
     follows = torch.ones(batch.num_tokens, dtype=torch.bool)
     follows[batch.cu_seqlens[:-1].long()] = False
     return {
@@ -196,6 +197,7 @@ def to_episode(
 
 
 def _raw_rewards(returns: np.ndarray[Any, np.dtype[np.float32]], discount: float) -> np.ndarray[Any, Any]:
+    # G[k] = r[k] + discount * G[k+1], solved for the reward.
     following = np.append(returns[1:], np.float32(0)).astype(np.float64)
     return returns.astype(np.float64) - discount * following
 

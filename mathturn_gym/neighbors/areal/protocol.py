@@ -152,6 +152,7 @@ class GenerationHyperparameters:
         if not 0.0 < check_float("gconfig.top_p", self.top_p) <= 1.0:
             raise InvalidValueError(f"gconfig.top_p must be in (0, 1], got {self.top_p!r}")
         if check_float("gconfig.temperature", self.temperature, low=0.0) == 0.0:
+            # Temperature 0 is greedy decoding; servers divide by the temperature, so it must not stay 0.
             object.__setattr__(self, "greedy", True)
             object.__setattr__(self, "temperature", 1.0)
 

@@ -36,10 +36,13 @@ class Draw:
 
     def between(self, low: int, high: int) -> int:
         """Uniform in low..high, both included; for spans far below 2^53."""
+        # From a float and not by rejection: one number of the stream for each call, so that later draws do not move
+        # when bounds change.
         return low + math.floor(self.unit() * (high - low + 1))
 
     def nonzero(self, low: int, high: int) -> int:
         """The same without 0 (which must lie in low..high, or just outside it)."""
+        # One value fewer, and those from 0 on moved up by one: uniform, without drawing again.
         number = self.between(low, high - 1) if low <= 0 <= high else self.between(low, high)
         return number + 1 if low <= 0 <= number else number
 

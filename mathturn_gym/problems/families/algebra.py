@@ -27,6 +27,7 @@ def linear(draw: Draw, level: int) -> Question:
     """Linear equations in one unknown."""
     a, b = draw.nonzero(-9, 9), draw.between(-20, 20)
     c, d = draw.nonzero(-9, 9), draw.between(-20, 20)
+    # Equal slopes leave no solution, or all numbers.
     while c == a:
         c = draw.nonzero(-9, 9)
     if level <= 2:
@@ -82,6 +83,7 @@ def quadratic(draw: Draw, level: int) -> Question:
     a = 1 if level == 4 else draw.between(2, 5)
     b, c = draw.between(-10, 10), draw.nonzero(-12, 12)
     under = b * b - 4 * a * c
+    # Levels 4 and 5 ask for surds: a square under the root would make the solution rational.
     if under <= 0 or math.isqrt(under) ** 2 == under:
         return quadratic(draw, level)
     outside, inside = square_root(under)
@@ -105,6 +107,7 @@ def systems(draw: Draw, level: int) -> Question:
     rows = [[draw.nonzero(-high, high) for _ in range(size)] for _ in range(size)]
     if level == 1:
         rows[0] = [1, 1]
+    # Parallel lines: no solution, or many.
     if determinant(rows) == 0:
         return systems(draw, level)
     if level == 3:
@@ -308,6 +311,7 @@ def sequences(draw: Draw, level: int) -> Question:
     if level == 4:
         return _recursive(draw)
     top, bottom = draw.between(1, 8), draw.between(2, 9)
+    # The series converges for ratios below 1 only.
     while top >= bottom or math.gcd(top, bottom) > 1:
         top, bottom = draw.between(1, 8), draw.between(2, 9)
     ratio_5 = Fraction(top, bottom) * draw.pick((1, -1))

@@ -39,6 +39,7 @@ def _tree(draw: Draw, operations: int, high: int) -> tuple[int, str, int]:
     binds = 2 if sign == "*" else 1
     if left_binds < binds:
         left_text = f"({left_text})"
+    # a - (b - c) needs its parentheses; to a + (b + c) they do no harm.
     if right_binds <= binds and right_binds < 3:
         right_text = f"({right_text})"
     return _APPLY[sign](left, right), f"{left_text} {sign} {right_text}", binds
@@ -69,6 +70,7 @@ def _proper(draw: Draw, bottom: int) -> Fraction:
     return Fraction(draw.coprime(1, 2 * below, below), below)
 
 
+# Precedence by hand: eval is banned, and a Fraction must stay exact.
 def _chain(values: list[Fraction], signs: str) -> Fraction:
     """Evaluates with the usual precedence."""
     terms = [values[0]]
@@ -194,6 +196,7 @@ def _factors(number: int) -> dict[int, int]:
     """Prime factors and their powers, by trial division."""
     found: dict[int, int] = {}
     factor = 2
+    # Numbers have five digits at most: trial division is instant.
     while factor * factor <= number:
         while number % factor == 0:
             number //= factor

@@ -85,6 +85,7 @@ def derivatives(draw: Draw, level: int) -> Question:
         value = _at(_slope(f), x) * _at(g, x) + _at(f, x) * _at(_slope(g), x)
         return _slope_of(lambda w: f"({w.polynomial(g)})({w.polynomial(f)})", x, Fraction(value))
     if level == 4:
+        # Where the divisor is 0 there is no derivative: another question is drawn.
         below = _at(g, x)
         if not below:
             return derivatives(draw, level)

@@ -29,6 +29,8 @@ def words(draw: Draw, level: int) -> Question:
 def _say(draw: Draw, wordings: tuple[str, ...], value: int) -> Question:
     """Returns one of the wordings. The split depends on the numbers alone, not on names or wording."""
     text = draw.pick(wordings)
+    # Names and wordings repeat across splits, numbers do not: otherwise a test problem would be a train problem with
+    # another name.
     return Question(lambda w: text, str(value), value, key=" ".join(_NUMBER.findall(wordings[0])))
 
 
@@ -260,6 +262,7 @@ class Story(Generator):
             elif wordings is _LOSSES and a >= b:
                 answer = a - b
             elif wordings is _GROUPS and a <= largest // 2:
+                # Folded into the factors whose product fits, instead of drawn again: few pairs would pass.
                 b = 2 + b % (largest // a - 1)
                 answer = a * b
             else:
