@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import train_tokenizer
+from warmup import CALCULATOR
 
 from mathturn_gym.baselines import train
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.tasks import load_task
-from mathturn_gym.baselines.tiny import train_tokenizer
-from mathturn_gym.baselines.warmup import CALCULATOR
 from mathturn_gym.compare import load_matrix
 from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.testing import synthetic_episode

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems import Family, FiniteSource, Mixture, ProblemFile, StreamedFile, files, load_problems
+from mathturn_gym.problems import FiniteSource, Mixture, ProblemFile, StreamedFile, files, load_problems
+from mathturn_gym.problems.families import Family
 from mathturn_gym.types import Problem
 
 

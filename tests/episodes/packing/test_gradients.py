@@ -11,17 +11,8 @@ from thorough import examples
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs
-from mathturn_gym.episodes.packing import (
-    FORMS,
-    LAYOUTS,
-    Layout,
-    dense_mask,
-    mask_mod,
-    micro_batches,
-    model_inputs,
-    pack,
-)
-from mathturn_gym.episodes.packing.batch import PackedBatch
+from mathturn_gym.episodes.packing import dense_mask, mask_mod, micro_batches, model_inputs, pack
+from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS, Layout, PackedBatch
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from tiny import make_tiny_model, train_tokenizer
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.episodes.rollout import EpisodePlan, collect
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.testing import RandomPolicy
