@@ -13,8 +13,8 @@ from mathturn_gym.env.feedback import RIGHT_TEXT, AboveBelow
 from mathturn_gym.env.noise import VerdictNoise
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.problems import load_problems
+from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.types import Problem, Status, TurnContext, Verdict
 
 RIGHT, WRONG = Verdict(Status.RIGHT, answer="3"), Verdict(Status.WRONG, answer="4")
@@ -52,13 +52,16 @@ def test_reward_and_feedback_each_see_their_own_verdict_and_the_info_all_three()
     gold = env.problem.gold[0]
     *_, reward, terminated, _, info = env.step(answer(env, gold))
     assert (reward, terminated) == (2.0, False), "rewarded as right, told that it is wrong, and so not at its end"
-    assert info["verdict"].correct and info["reward_verdict"].correct and not info["feedback_verdict"].correct
+    assert info["verdict"].correct
+    assert info["reward_verdict"].correct
+    assert not info["feedback_verdict"].correct
     env = make(verdict_noise={"reward": [0.0, 1.0]}, feedback="delayed", reward_terms=terms)
     env.reset(seed=0)
     wrong = 1 + int(env.problem.gold[0]) % 8
     *_, reward, terminated, _, info = env.step(answer(env, wrong))
     assert (reward, terminated) == (2.0, False)
-    assert not info["feedback_verdict"].correct and info["reward_verdict"].correct
+    assert not info["feedback_verdict"].correct
+    assert info["reward_verdict"].correct
 
 
 def test_whoever_reads_earlier_verdicts_reads_the_noisy_ones() -> None:
@@ -117,7 +120,8 @@ def test_hints_lie_as_often_as_asked() -> None:
         verdict = Verdict(Status.WRONG, answer=str(guess))
         return AboveBelow(lies)(TurnContext(problem, 0, 3, "", verdict=verdict, episode_seed=seed))
 
-    assert said(0.0, 3, 0).endswith("Hint: it is above 3.") and said(0.0, 8, 0).endswith("Hint: it is below 8.")
+    assert said(0.0, 3, 0).endswith("Hint: it is above 3.")
+    assert said(0.0, 8, 0).endswith("Hint: it is below 8.")
     lies = np.mean([said(0.25, 3, seed).endswith("it is below 3.") for seed in range(2_000)])
     assert lies == pytest.approx(0.25, abs=0.03)
     unreadable = TurnContext(problem, 0, 3, "", verdict=Verdict(Status.WRONG, answer="x"))
