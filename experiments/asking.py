@@ -154,7 +154,7 @@ def table(setting: Setting, label: str, seed: int) -> dict[str, Any]:
     return {"setting": setting.name, "arm": label, "seed": seed, f"acc@{setting.turns}": curve[-1][1], "curve": curve}
 
 
-def warm_start(path: Path, setting: Setting, seed: int) -> Path:
+def warm_start(path: Path, setting: Any, seed: int) -> Path:
     """A policy that names a number at random in every turn: the format, and nothing of use."""
     if path.is_dir():
         return path
@@ -237,7 +237,12 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
             found = [row for (arm, _), row in sorted(of.items(), key=str) if arm == label]
             if found:
                 solved = [row[last] for row in found]
-                cells = [label, str(len(found)), shown(solved), shown([row.get(f"no hints {last}", np.nan) for row in found])]
+                cells = [
+                    label,
+                    str(len(found)),
+                    shown(solved),
+                    shown([row.get(f"no hints {last}", np.nan) for row in found]),
+                ]
                 above = shown([value - bounds["myopic"] for value in solved], "+")
                 ids = np.mean([row.get("ids", 0) for row in found])
                 lines.append(f"| {' | '.join([*cells, above, f'{ids:,.0f}'])} |")
