@@ -1,6 +1,6 @@
 """Do policy gradients learn to ask? Hidden numbers whose hints answer the guess: how near a trained policy comes to the best.
 
-    python experiments/asking.py --exact               # policies with a table, exact gradients: two CPU minutes
+    python experiments/asking.py --tables              # policies with a table: a few CPU minutes
     python experiments/asking.py                       # transformers: every run that is not there yet
     python experiments/asking.py --report              # the tables and the picture of what is there
 
@@ -110,48 +110,127 @@ ARMS: Final[Mapping[str, Arm]] = {
 }
 
 
-TABLES: Final = {"table, turn alone": False, "table, from the turn on": True}
-"""Policies with a probability for each history; whether a turn is credited with later ones."""
-STEPS: Final = 1_000
+EXACT: Final = {"exact, turn alone": False, "exact, from the turn on": True}
+"""Tables that are trained by exact gradients; whether a turn is credited with later ones."""
+SAMPLED: Final = ("sampled, turn alone", "sampled, from the turn on", "sampled, episode", "sampled, branching")
+"""Tables that are trained from sampled episodes, by their credit."""
+STEPS, IDS, BATCH, GROUP, BRANCHES, RATE = 1_000, 300_000, 64, 8, 4, 0.05
+IDS_PER_GUESS: Final = 2
+"""A number and the end of the turn."""
+
+
+class Table:
+    """A policy with a probability for each history, that is, for each sequence of (guess, hint) pairs.
+
+    Level k of the tree has (2N)^k histories; history h, guess g and hint u (0 above, 1 below) lead to (h N + g) 2 + u.
+    `reach[k][h, n]` is the probability that n is hidden and that the hints of history h follow its guesses.
+    """
+
+    def __init__(self, setting: Setting, seed: int) -> None:
+        n, lies = setting.highest, setting.lies / 100
+        self.n, self.lies, self.turns = n, lies, setting.turns
+        self.prior = np.array([float(p) for p in prior_of(setting.prior, n)])
+        numbers = torch.arange(n)
+        wrong = (numbers[None, :] != numbers[:, None]).double()
+        above = torch.where(numbers[None, :] > numbers[:, None], 1.0 - lies, float(lies)) * wrong
+        hints = torch.stack([above, wrong - above], 1)  # [guess, above or below, number]
+        self.reach = [torch.from_numpy(self.prior)[None, :]]
+        for _ in range(setting.turns - 1):
+            self.reach.append((self.reach[-1][:, None, None, :] * hints).reshape(-1, n))
+        start = torch.Generator().manual_seed(seed)
+        self.rng = np.random.default_rng(seed)
+        self.logits = [
+            (0.1 * torch.randn(len(one), n, generator=start, dtype=torch.float64)).requires_grad_()
+            for one in self.reach
+        ]
+
+    def value(self, *, later: bool = True) -> tuple[torch.Tensor, float]:
+        """What exact gradients ascend, and the exact value. Without `later`, no turn is credited with those after it."""
+        weight, objective, value = torch.ones(1, dtype=torch.float64), torch.zeros((), dtype=torch.float64), 0.0
+        for logits, reach in zip(self.logits, self.reach, strict=True):
+            chance = logits.softmax(1)
+            right = (chance * reach).sum(1)
+            objective = objective + ((weight if later else weight.detach()) * right).sum()
+            value += float((weight * right).sum().detach())
+            weight = (weight[:, None] * chance)[:, :, None].expand(-1, -1, 2).reshape(-1)
+        return objective, value
+
+    def play(self, numbers: Any, histories: Any, first: int, chances: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Plays on from histories of level `first`: histories, guesses and rewards by turn; -1 where an episode is over."""
+        shape = (len(numbers), self.turns - first)
+        seen, guesses, rewards = np.full(shape, -1), np.full(shape, -1), np.zeros(shape)
+        live = np.arange(len(numbers))
+        for k in range(shape[1]):
+            at = histories[live]
+            drawn = self.rng.random(len(live))[:, None]
+            guess = np.minimum((chances[first + k][at].cumsum(1) < drawn).sum(1), self.n - 1)
+            seen[live, k], guesses[live, k] = at, guess
+            rewards[live, k] = guess == numbers[live]
+            below = (numbers[live] < guess) != (self.rng.random(len(live)) < self.lies)
+            histories = histories.copy()
+            histories[live] = (at * self.n + guess) * 2 + below
+            live = live[guess != numbers[live]]
+        return seen, guesses, rewards
+
+    def batch(self, credit: str) -> tuple[list[tuple[Any, Any, Any]], int]:
+        """Histories, guesses and advantages by turn of a sampled batch, and its ids."""
+        chances = [logits.detach().softmax(1).numpy() for logits in self.logits]
+        if credit == "episode":
+            numbers = np.repeat(self.rng.choice(self.n, BATCH // GROUP, p=self.prior), GROUP)
+        else:
+            numbers = self.rng.choice(self.n, BATCH, p=self.prior)
+        seen, guesses, rewards = self.play(numbers, np.zeros(BATCH, np.int64), 0, chances)
+        played, ids = seen >= 0, int((seen >= 0).sum()) * IDS_PER_GUESS
+        returns = rewards[:, ::-1].cumsum(1)[:, ::-1]
+        if credit == "branching":
+            values = np.zeros((BATCH, self.turns + 1))  # the value after the last turn is 0
+            for k in range(self.turns):
+                live = np.repeat(np.flatnonzero(played[:, k]), BRANCHES)
+                tried, _, won = self.play(numbers[live], seen[live, k], k, chances)
+                values[played[:, k], k] = won.sum(1).reshape(-1, BRANCHES).mean(1)
+                ids += int((tried >= 0).sum()) * IDS_PER_GUESS
+            advantages = rewards + values[:, 1:] - values[:, :-1]
+        elif credit == "episode":
+            groups = returns[:, 0].reshape(-1, GROUP)
+            scaled = (groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-4)
+            advantages = np.repeat(scaled.reshape(-1, 1), self.turns, 1)
+        else:  # against the mean of the batch at this turn
+            own = rewards if credit == "turn alone" else returns
+            advantages = own - (own * played).sum(0) / np.maximum(1, played.sum(0))
+        spread = np.sqrt((advantages[played] ** 2).mean()) + 1e-8
+        turns = range(self.turns)
+        return [
+            (seen[played[:, k], k], guesses[played[:, k], k], advantages[played[:, k], k] / spread) for k in turns
+        ], ids
 
 
 def table(setting: Setting, label: str, seed: int) -> dict[str, Any]:
-    """A policy with a table, trained by the exact expected gradient: what the credit itself can and cannot learn.
-
-    A history is a sequence of (guess, hint) pairs; level k of the tree has (2N)^k of them. `reach[k][h, n]` is the
-    probability that n is hidden and that hints of history h follow its guesses, whatever the policy's own probabilities.
-    """
-    n, lies = setting.highest, setting.lies / 100
-    numbers = torch.arange(n)
-    truth = numbers[None, :] > numbers[:, None]  # [guess, number]: above is true
-    wrong = (numbers[None, :] != numbers[:, None]).double()
-    above = torch.where(truth, 1.0 - lies, float(lies)) * wrong
-    hints = torch.stack([above, wrong - above], 1)  # [guess, above or below, number]
-    reach = [torch.tensor([[float(p) for p in prior_of(setting.prior, n)]], dtype=torch.float64)]
-    for _ in range(setting.turns - 1):
-        reach.append((reach[-1][:, None, None, :] * hints).reshape(-1, n))
-    generator = torch.Generator().manual_seed(seed)
-    logits = [
-        (0.1 * torch.randn(len(one), n, generator=generator, dtype=torch.float64)).requires_grad_() for one in reach
-    ]
-    optimizer = torch.optim.Adam(logits, lr=0.05)
-    curve = []
-    for step in range(STEPS + 1):
-        policy = [one.softmax(1) for one in logits]
-        weight, value = torch.ones(1, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        objective = value
-        for k, chance in enumerate(policy):
-            right = (chance * reach[k]).sum(1)
-            value = value + (weight * right).sum()
-            # Without credit for later turns, how a history was come by is no affair of the earlier policy.
-            objective = objective + ((weight if TABLES[label] else weight.detach()) * right).sum()
-            weight = (weight[:, None] * chance)[:, :, None].expand(-1, -1, 2).reshape(-1)
-        if step in (0, *(round(STEPS * 2**-k) for k in range(8))):
-            curve.append([step, float(value.detach())])
+    """Trains a table by exact gradients, or from sampled episodes within a budget of ids; values are exact."""
+    policy, used, step, curve = Table(setting, seed), 0, 0, []
+    optimizer = torch.optim.Adam(policy.logits, lr=RATE)
+    credit, exact = label.partition(", ")[2], label in EXACT
+    budget = STEPS if exact else IDS
+    places = [budget * k / 20 for k in range(21)]
+    while True:
+        if used >= places[len(curve)]:
+            curve.append([used, policy.value()[1]])
+            if len(curve) == len(places):
+                break
         optimizer.zero_grad()
-        (-objective).backward()
+        if exact:
+            loss, ids = -policy.value(later=EXACT[label])[0], 1
+        else:
+            turns, ids = policy.batch(credit)
+            terms = [
+                torch.log_softmax(policy.logits[k][at], 1)[torch.arange(len(at)), guesses] @ torch.from_numpy(gains)
+                for k, (at, guesses, gains) in enumerate(turns)
+            ]
+            loss = -torch.stack(terms).sum() / BATCH
+        loss.backward()
         optimizer.step()
-    return {"setting": setting.name, "arm": label, "seed": seed, f"acc@{setting.turns}": curve[-1][1], "curve": curve}
+        used, step = used + ids, step + 1
+    solved = {f"acc@{setting.turns}": curve[-1][1], "first guess": 1.0 + int(policy.logits[0].detach().argmax())}
+    return {"setting": setting.name, "arm": label, "seed": seed, **solved, "ids": used, "steps": step, "curve": curve}
 
 
 def warm_start(path: Path, setting: Any, seed: int) -> Path:
@@ -200,7 +279,7 @@ def one(setting: Setting, label: str, seed: int, out: Path) -> dict[str, Any]:
     """Trains one policy and plays it; what an earlier call has done with the same settings is read."""
     arm = ARMS[label]
     model = warm_start(out / "warm" / f"{setting.prior}{setting.highest}-{seed}", setting, seed)
-    rate: dict[str, Any] = {"learning_rate": 2e-3, "optimization.epochs": 1}
+    rate: dict[str, Any] = {"learning_rate": 1.5e-3}
     rate |= {"evaluation.every": 0, "evaluation.episodes": 0, "evaluation.test_episodes": 0}
     env = {f"env.{name}": value for name, value in setting.env().items()}
     given = {"seed": seed, "policy.model": str(model), "optimization.batch_episodes": 64, **rate, **env}
@@ -252,20 +331,24 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     """Trains, plays, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/asking"))
     parser.add_argument("--rows", type=Path, default=Path("docs/benchmarks/asking.json"))
     parser.add_argument("--report", action="store_true")
-    parser.add_argument("--exact", action="store_true", help="policies with a table, in place of transformers")
-    parser.add_argument("--lies", type=int, nargs="+", default=[setting.lies for setting in SETTINGS])
+    parser.add_argument("--tables", action="store_true", help="policies with a table, in place of transformers")
+    parser.add_argument("--settings", nargs="+", default=[setting.name for setting in GRID])
     options = parser.parse_args()
     rows = json.loads(options.rows.read_text(encoding="utf-8"))["rows"] if options.rows.exists() else []
-    trained = [(setting, label) for setting in SETTINGS if setting.lies in options.lies for label in options.arms]
-    exact = [(setting, label) for setting in GRID for label in TABLES]
+    pairs = [(setting, label) for setting in SETTINGS for label in options.arms]
+    if options.tables:
+        pairs = [(setting, label) for setting in GRID for label in (*EXACT, *SAMPLED)]
+    kept = {(row["setting"], row["arm"], row["seed"]) for row in rows if "curve" in row}
     for seed in [] if options.report else options.seeds:
-        for setting, label in exact if options.exact else trained:
-            row = table(setting, label, seed) if options.exact else one(setting, label, seed, options.out)
+        for setting, label in pairs:
+            if setting.name not in options.settings or (setting.name, label, seed) in kept:
+                continue
+            row = table(setting, label, seed) if options.tables else one(setting, label, seed, options.out)
             key = (row["setting"], row["arm"], row["seed"])
             rows = [r for r in rows if (r["setting"], r["arm"], r["seed"]) != key] + [row]
             write_json(options.rows, {"bounds": {s.name: s.bounds() for s in GRID}, "rows": rows})
