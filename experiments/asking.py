@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -119,14 +119,15 @@ IDS_PER_GUESS: Final = 2
 """A number and the end of the turn."""
 
 
-class Table:
-    """A policy with a probability for each history, that is, for each sequence of (guess, hint) pairs.
+class Tables:
+    """Policies with a probability for each history, that is, for each sequence of (guess, hint) pairs; one for each seed.
 
     Level k of the tree has (2N)^k histories; history h, guess g and hint u (0 above, 1 below) lead to (h N + g) 2 + u.
-    `reach[k][h, n]` is the probability that n is hidden and that the hints of history h follow its guesses.
+    `reach[k][h, n]` is the probability that n is hidden and that the hints of history h follow its guesses. Arrays of
+    play are (seeds, episodes).
     """
 
-    def __init__(self, setting: Setting, seed: int) -> None:
+    def __init__(self, setting: Setting, seeds: Sequence[int]) -> None:
         n, lies = setting.highest, setting.lies / 100
         self.n, self.lies, self.turns = n, lies, setting.turns
         self.prior = np.array([float(p) for p in prior_of(setting.prior, n)])
@@ -137,100 +138,116 @@ class Table:
         self.reach = [torch.from_numpy(self.prior)[None, :]]
         for _ in range(setting.turns - 1):
             self.reach.append((self.reach[-1][:, None, None, :] * hints).reshape(-1, n))
-        start = torch.Generator().manual_seed(seed)
-        self.rng = np.random.default_rng(seed)
+        starts = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.rows = np.arange(len(seeds))[:, None]
+        self.rng = np.random.default_rng(list(seeds))
         self.logits = [
-            (0.1 * torch.randn(len(one), n, generator=start, dtype=torch.float64)).requires_grad_()
+            torch.stack([0.1 * torch.randn(*one.shape, generator=start, dtype=torch.float64) for start in starts])
             for one in self.reach
         ]
+        for logits in self.logits:
+            logits.requires_grad_()
 
-    def value(self, *, later: bool = True) -> tuple[torch.Tensor, float]:
-        """What exact gradients ascend, and the exact value. Without `later`, no turn is credited with those after it."""
-        weight, objective, value = torch.ones(1, dtype=torch.float64), torch.zeros((), dtype=torch.float64), 0.0
+    def value(self, *, later: bool = True) -> tuple[torch.Tensor, list[float]]:
+        """What exact gradients ascend, and the exact values. Without `later`, no turn is credited with those after it."""
+        weight = torch.ones(len(self.rows), 1, dtype=torch.float64)
+        objective, values = torch.zeros((), dtype=torch.float64), torch.zeros(len(self.rows), dtype=torch.float64)
         for logits, reach in zip(self.logits, self.reach, strict=True):
-            chance = logits.softmax(1)
-            right = (chance * reach).sum(1)
+            chance = logits.softmax(2)
+            right = (chance * reach).sum(2)
             objective = objective + ((weight if later else weight.detach()) * right).sum()
-            value += float((weight * right).sum().detach())
-            weight = (weight[:, None] * chance)[:, :, None].expand(-1, -1, 2).reshape(-1)
-        return objective, value
+            values += (weight * right).sum(1).detach()
+            weight = (weight[:, :, None] * chance)[..., None].expand(-1, -1, -1, 2).reshape(len(self.rows), -1)
+        return objective, values.tolist()
 
     def play(self, numbers: Any, histories: Any, first: int, chances: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Plays on from histories of level `first`: histories, guesses and rewards by turn; -1 where an episode is over."""
-        shape = (len(numbers), self.turns - first)
-        seen, guesses, rewards = np.full(shape, -1), np.full(shape, -1), np.zeros(shape)
-        live = np.arange(len(numbers))
-        for k in range(shape[1]):
-            at = histories[live]
-            drawn = self.rng.random(len(live))[:, None]
-            guess = np.minimum((chances[first + k][at].cumsum(1) < drawn).sum(1), self.n - 1)
-            seen[live, k], guesses[live, k] = at, guess
-            rewards[live, k] = guess == numbers[live]
-            below = (numbers[live] < guess) != (self.rng.random(len(live)) < self.lies)
-            histories = histories.copy()
-            histories[live] = (at * self.n + guess) * 2 + below
-            live = live[guess != numbers[live]]
-        return seen, guesses, rewards
+        """Plays on from histories of level `first`, -1 for episodes that are over: histories, guesses, rewards by turn."""
+        seen, guesses, rewards = [], [], []
+        for k in range(first, self.turns):
+            live, at = histories >= 0, np.maximum(histories, 0)
+            drawn = self.rng.random(numbers.shape)[..., None]
+            guess = np.minimum((chances[k][self.rows, at] < drawn).sum(2), self.n - 1)
+            right = live & (guess == numbers)
+            below = (numbers < guess) != (self.rng.random(numbers.shape) < self.lies)
+            seen.append(histories)
+            guesses.append(guess)
+            rewards.append(right)
+            histories = np.where(live & ~right, (at * self.n + guess) * 2 + below, -1)
+        return np.stack(seen, 2), np.stack(guesses, 2), np.stack(rewards, 2).astype(float)
 
-    def batch(self, credit: str) -> tuple[list[tuple[Any, Any, Any]], int]:
-        """Histories, guesses and advantages by turn of a sampled batch, and its ids."""
-        chances = [logits.detach().softmax(1).numpy() for logits in self.logits]
-        if credit == "episode":
-            numbers = np.repeat(self.rng.choice(self.n, BATCH // GROUP, p=self.prior), GROUP)
-        else:
-            numbers = self.rng.choice(self.n, BATCH, p=self.prior)
-        seen, guesses, rewards = self.play(numbers, np.zeros(BATCH, np.int64), 0, chances)
-        played, ids = seen >= 0, int((seen >= 0).sum()) * IDS_PER_GUESS
-        returns = rewards[:, ::-1].cumsum(1)[:, ::-1]
+    def batch(self, credit: str) -> tuple[list[tuple[Any, Any, Any]], Any]:
+        """Histories, guesses and advantages by turn of a sampled batch (0 where an episode is over), and its ids."""
+        chances = [logits.detach().softmax(2).numpy().cumsum(2) for logits in self.logits]
+        several = GROUP if credit == "episode" else 1
+        drawn = self.rng.choice(self.n, (len(self.rows), BATCH // several), p=self.prior)
+        numbers = np.repeat(drawn, several, 1)
+        seen, guesses, rewards = self.play(numbers, np.zeros_like(numbers), 0, chances)
+        played = seen >= 0
+        ids = played.sum((1, 2)) * IDS_PER_GUESS
+        returns = rewards[..., ::-1].cumsum(2)[..., ::-1]
         if credit == "branching":
-            values = np.zeros((BATCH, self.turns + 1))  # the value after the last turn is 0
+            values = np.zeros((*numbers.shape, self.turns + 1))  # the value after the last turn is 0
             for k in range(self.turns):
-                live = np.repeat(np.flatnonzero(played[:, k]), BRANCHES)
-                tried, _, won = self.play(numbers[live], seen[live, k], k, chances)
-                values[played[:, k], k] = won.sum(1).reshape(-1, BRANCHES).mean(1)
-                ids += int((tried >= 0).sum()) * IDS_PER_GUESS
-            advantages = rewards + values[:, 1:] - values[:, :-1]
+                tried, _, won = self.play(
+                    np.repeat(numbers, BRANCHES, 1), np.repeat(seen[..., k], BRANCHES, 1), k, chances
+                )
+                values[..., k] = won.sum(2).reshape(*numbers.shape, BRANCHES).mean(2)
+                ids = ids + (tried >= 0).sum((1, 2)) * IDS_PER_GUESS
+            advantages = rewards + values[..., 1:] - values[..., :-1]
         elif credit == "episode":
-            groups = returns[:, 0].reshape(-1, GROUP)
-            scaled = (groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-4)
-            advantages = np.repeat(scaled.reshape(-1, 1), self.turns, 1)
+            groups = returns[..., 0].reshape(len(self.rows), -1, GROUP)
+            scaled = (groups - groups.mean(2, keepdims=True)) / (groups.std(2, ddof=1, keepdims=True) + 1e-4)
+            advantages = np.repeat(scaled.reshape(*numbers.shape, 1), self.turns, 2)
         else:  # against the mean of the batch at this turn
             own = rewards if credit == "turn alone" else returns
-            advantages = own - (own * played).sum(0) / np.maximum(1, played.sum(0))
-        spread = np.sqrt((advantages[played] ** 2).mean()) + 1e-8
-        turns = range(self.turns)
-        return [
-            (seen[played[:, k], k], guesses[played[:, k], k], advantages[played[:, k], k] / spread) for k in turns
-        ], ids
+            advantages = own - (own * played).sum(1, keepdims=True) / np.maximum(1, played.sum(1, keepdims=True))
+        advantages = advantages * played
+        spread = np.sqrt((advantages**2).sum((1, 2), keepdims=True) / played.sum((1, 2), keepdims=True)) + 1e-8
+        advantages = advantages / spread
+        return [(np.maximum(seen[..., k], 0), guesses[..., k], advantages[..., k]) for k in range(self.turns)], ids
 
 
-def table(setting: Setting, label: str, seed: int) -> dict[str, Any]:
-    """Trains a table by exact gradients, or from sampled episodes within a budget of ids; values are exact."""
-    policy, used, step, curve = Table(setting, seed), 0, 0, []
-    optimizer = torch.optim.Adam(policy.logits, lr=RATE)
+def tables(setting: Setting, label: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Trains tables by exact gradients, or from sampled episodes within a budget of ids; values are exact."""
+    policies, used, step = Tables(setting, seeds), np.zeros(len(seeds)), 0
+    optimizer = torch.optim.Adam(policies.logits, lr=RATE)
     credit, exact = label.partition(", ")[2], label in EXACT
-    budget = STEPS if exact else IDS
-    places = [budget * k / 20 for k in range(21)]
+    curves: list[list[list[float]]] = [[] for _ in seeds]
+    budget, points = STEPS if exact else IDS, 0
     while True:
-        if used >= places[len(curve)]:
-            curve.append([used, policy.value()[1]])
-            if len(curve) == len(places):
+        if used.mean() >= budget * points / 20:
+            for curve, ids, value in zip(curves, used.tolist(), policies.value()[1], strict=True):
+                curve.append([ids, round(value, 5)])
+            points += 1
+            if points == 21:
                 break
         optimizer.zero_grad()
         if exact:
-            loss, ids = -policy.value(later=EXACT[label])[0], 1
+            loss, used = -policies.value(later=EXACT[label])[0], used + 1
         else:
-            turns, ids = policy.batch(credit)
+            turns, ids = policies.batch(credit)
+            rows = torch.from_numpy(policies.rows)
             terms = [
-                torch.log_softmax(policy.logits[k][at], 1)[torch.arange(len(at)), guesses] @ torch.from_numpy(gains)
-                for k, (at, guesses, gains) in enumerate(turns)
+                (policies.logits[k][rows, at].log_softmax(2).gather(2, guesses[..., None])[..., 0] * gains).sum()
+                for k, (at, guesses, gains) in enumerate(tuple(map(torch.from_numpy, turn)) for turn in turns)
             ]
-            loss = -torch.stack(terms).sum() / BATCH
+            loss, used = -torch.stack(terms).sum() / BATCH, used + ids
         loss.backward()
         optimizer.step()
-        used, step = used + ids, step + 1
-    solved = {f"acc@{setting.turns}": curve[-1][1], "first guess": 1.0 + int(policy.logits[0].detach().argmax())}
-    return {"setting": setting.name, "arm": label, "seed": seed, **solved, "ids": used, "steps": step, "curve": curve}
+        step += 1
+    guesses = (1 + policies.logits[0].detach()[:, 0].argmax(1)).tolist()
+    shared = {"setting": setting.name, "arm": label, "steps": step}
+    return [
+        {
+            **shared,
+            "seed": seed,
+            f"acc@{setting.turns}": curve[-1][1],
+            "first guess": guess,
+            "ids": curve[-1][0],
+            "curve": curve,
+        }
+        for seed, guess, curve in zip(seeds, guesses, curves, strict=True)
+    ]
 
 
 def warm_start(path: Path, setting: Any, seed: int) -> Path:
@@ -340,18 +357,23 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=[setting.name for setting in GRID])
     options = parser.parse_args()
     rows = json.loads(options.rows.read_text(encoding="utf-8"))["rows"] if options.rows.exists() else []
-    pairs = [(setting, label) for setting in SETTINGS for label in options.arms]
-    if options.tables:
-        pairs = [(setting, label) for setting in GRID for label in (*EXACT, *SAMPLED)]
-    kept = {(row["setting"], row["arm"], row["seed"]) for row in rows if "curve" in row}
-    for seed in [] if options.report else options.seeds:
-        for setting, label in pairs:
-            if setting.name not in options.settings or (setting.name, label, seed) in kept:
-                continue
-            row = table(setting, label, seed) if options.tables else one(setting, label, seed, options.out)
-            key = (row["setting"], row["arm"], row["seed"])
-            rows = [r for r in rows if (r["setting"], r["arm"], r["seed"]) != key] + [row]
-            write_json(options.rows, {"bounds": {s.name: s.bounds() for s in GRID}, "rows": rows})
+    done = {(row["setting"], row["arm"], row["seed"]) for row in rows}
+    found: Iterator[list[dict[str, Any]]]
+    if options.report:
+        found = iter(())
+    elif options.tables:
+        grid = [
+            (setting, label) for setting in GRID for label in (*EXACT, *SAMPLED) if setting.name in options.settings
+        ]
+        missing = [(*job, options.seeds) for job in grid if (job[0].name, job[1], options.seeds[0]) not in done]
+        found = (tables(*job) for job in missing)
+    else:
+        jobs = [(setting, label, seed) for seed in options.seeds for setting in SETTINGS for label in options.arms]
+        found = ([one(*job, options.out)] for job in jobs if job[0].name in options.settings)
+    for those in found:
+        keys = {(row["setting"], row["arm"], row["seed"]) for row in those}
+        rows = [row for row in rows if (row["setting"], row["arm"], row["seed"]) not in keys] + those
+        write_json(options.rows, {"bounds": {s.name: s.bounds() for s in GRID}, "rows": rows})
     print(report(rows))
 
 
