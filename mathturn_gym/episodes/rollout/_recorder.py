@@ -102,11 +102,16 @@ class EpisodePlan:
         """Number of the problem that episode `index` plays."""
         return index // self.group_size
 
-    def options(self, number: int) -> dict[str, Any]:
-        """Options of `reset` for problem `number`."""
-        if self.problem_ids is None:
-            return {"index": number}
-        return {"problem_id": self.problem_ids[number % len(self.problem_ids)]}
+    def options(self, index: int) -> dict[str, Any]:
+        """Options of `reset` for episode `index`; "episode" keeps episodes on one problem apart.
+
+        >>> EpisodePlan(group_size=2).options(3), EpisodePlan().options(3)
+        ({'index': 1, 'episode': 3}, {'index': 3})
+        """
+        number = self.number(index)
+        if self.problem_ids is not None:
+            return {"problem_id": self.problem_ids[number % len(self.problem_ids)], "episode": index}
+        return {"index": number} if number == index and self.group_size == 1 else {"index": number, "episode": index}
 
     def group(self, index: int) -> str | None:
         """Name that episodes on one problem share, None where every episode has a problem of its own."""

@@ -51,7 +51,7 @@ class EnvSlot:
 
     def begin(self, plan: EpisodePlan, index: int) -> None:
         """Starts episode `index`; where its prompt leaves no room to answer, also plays it."""
-        observation, info = self.env.reset(seed=plan.seed, options=plan.options(plan.number(index)))
+        observation, info = self.env.reset(seed=plan.seed, options=plan.options(index))
         self._recorder = EpisodeRecorder(observation, info, index=index, plan=plan)
         self._play_empty()
 
@@ -149,7 +149,7 @@ class _VectorSlots:
 
     def begin(self, slot: int, index: int) -> None:
         """Starts episode `index` in a slot."""
-        observation, info = self._reset(slot, self._plan.number(index))
+        observation, info = self._reset(slot, index)
         self.recorders[slot] = EpisodeRecorder(observation, info, index=index, plan=self._plan)
 
     def retire(self, slot: int) -> None:
@@ -204,13 +204,13 @@ class _VectorSlots:
             raise InvalidValueError(f"policy {policy!r} returned {len(found)} completions for {len(asked)} contexts")
         return {**dict.fromkeys(recorders, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
 
-    def _reset(self, slot: int, number: int) -> tuple[Any, dict[str, Any]]:
+    def _reset(self, slot: int, index: int) -> tuple[Any, dict[str, Any]]:
         # Gymnasium resets a single place by a mask; seeds and options go to every place, and count for this one alone.
         mask = np.zeros(self._env.num_envs, np.bool_)
         mask[slot] = True
         observations, infos = self._env.reset(
             seed=[self._plan.seed] * self._env.num_envs,  # type: ignore[arg-type]  # Gymnasium takes lists, its type does not
-            options={"reset_mask": mask, **self._plan.options(number)},
+            options={"reset_mask": mask, **self._plan.options(index)},
         )
         self._fresh[slot] = True
         return np.array(observations[slot]), info_of(infos, slot)

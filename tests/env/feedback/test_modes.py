@@ -172,7 +172,7 @@ def test_random_is_a_fair_coin_that_repeats_itself_and_ignores_the_verdict() -> 
 
 
 MODES = sorted(FEEDBACK)
-BLIND = [mode for mode in MODES if not mode.startswith(("hint", "graded"))]
+BLIND = [mode for mode in MODES if not mode.startswith(("hint", "graded", "above"))]
 
 
 def wrong_contexts() -> list[TurnContext]:

@@ -112,7 +112,7 @@ def test_an_error_in_between_leaves_no_requests_behind() -> None:
 
 def test_a_plan_depends_on_the_index_alone() -> None:
     plan = EpisodePlan(seed=4, group_size=3, problem_ids=["a", "b"])
-    assert [plan.options(plan.number(i))["problem_id"] for i in range(9)] == ["a"] * 3 + ["b"] * 3 + ["a"] * 3
+    assert [plan.options(i)["problem_id"] for i in range(9)] == ["a"] * 3 + ["b"] * 3 + ["a"] * 3
     assert [plan.group(i) for i in (2, 3)] == ["4/0", "4/1"]
     assert plan.turn_seed(1, 0) != plan.turn_seed(0, 1)
     assert EpisodePlan().group(5) is None
