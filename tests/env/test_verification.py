@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env.dialogue import completion_ids
 from mathturn_gym.env.verification import GIVE_UP_AFTER, TurnVerifier, get_verifier
 from mathturn_gym.errors import InvalidValueError, RunError, UserFunctionError, VerifierError
 from mathturn_gym.types import Problem, Status, TurnContext, Verdict
@@ -123,7 +124,7 @@ def test_the_answer_is_found_where_the_verifier_does_not_say_it(verifier: Any) -
     env.reset(seed=0)
     terms = []
     for text in (r"So \boxed{1}.", r"\boxed{1.0}", "no idea"):
-        info = env.step(np.array(env.dialogue.encode(text)))[-1]
+        info = env.step(completion_ids(env.dialogue, text))[-1]
         terms.append((info["reward_terms"]["repeated_answer"], info["reward_terms"]["format"]))
     assert heard == ["1", "1.0", None]
     assert terms == [(0, 1), (-1, 1), (0, 0)]
