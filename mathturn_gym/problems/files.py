@@ -22,7 +22,7 @@ from mathturn_gym.problems._readers import MAX_ROW, BadRow, numbered_lines, pars
 from mathturn_gym.problems._splits import own_split
 from mathturn_gym.problems.base import SPLITS, split_of
 from mathturn_gym.problems.lists import FiniteSource
-from mathturn_gym.problems.rows import KEPT, RowProblems, problem_of, skipped_report
+from mathturn_gym.problems.rows import KEPT, LEAVE_OUT, RowProblems, problem_of, skipped_report
 from mathturn_gym.problems.schemas import Found, Mapper, RowReader
 from mathturn_gym.types import Problem
 
@@ -225,7 +225,7 @@ class StreamedFile(FiniteSource):
 
     def _leave_out(self, bad: BadRow, skip_bad_rows: bool) -> None:
         if not skip_bad_rows:
-            raise ProblemFileError(f"{self.path}, {bad} (skip_bad_rows=True leaves such rows out)")
+            raise ProblemFileError(f"{self.path}, {bad} {LEAVE_OUT}")
         self.num_skipped += 1
         if len(self.skipped) < KEPT:
             self.skipped.append(bad)

@@ -22,6 +22,9 @@ MAX_MEMORY: Final = 4 * 2**30
 
 KEPT: Final = 1_000
 """Rows left out that are kept to be looked at."""
+
+LEAVE_OUT: Final = "(skip_bad_rows=True, on the command line --skip-bad-rows, leaves such rows out)"
+"""What a message about a bad row ends with."""
 _LOG = logging.getLogger("mathturn_gym.problems")
 
 
@@ -75,7 +78,7 @@ class RowProblems(ProblemList):
         problems = list(self._usable(rows, name, skip_bad_rows))
         self._report()
         if not problems:
-            raise ProblemFileError(f"{where}: no usable problem; known schemas: {self.schemas}{self._first_reason()}")
+            raise ProblemFileError(f"{where}: no usable problem{self._reason()}")
         super().__init__(problems, name, split, shuffle=shuffle)
 
     def line_of(self, problem_id: str) -> int:
@@ -105,7 +108,7 @@ class RowProblems(ProblemList):
                 yield found
             elif found is not None:
                 if not skip_bad_rows:
-                    raise ProblemFileError(f"{self.where}, {found} (skip_bad_rows=True leaves such rows out)")
+                    raise ProblemFileError(f"{self.where}, {found} {LEAVE_OUT}")
                 self.num_skipped += 1
                 if len(self.skipped) < KEPT:
                     self.skipped.append(found)
@@ -138,8 +141,10 @@ class RowProblems(ProblemList):
                 "%s: %s rows repeat an earlier one, and are one problem with it", self.where, f"{self.num_repeated:,}"
             )
 
-    def _first_reason(self) -> str:
-        return f"; {self.skipped[0]}" if self.skipped else ""
+    def _reason(self) -> str:
+        if not self.skipped:
+            return ": it is empty, or has nothing but the names of its columns"
+        return f"; known schemas: {self.schemas}; {self.skipped[0]}"
 
 
 def problem_of(
@@ -167,7 +172,10 @@ def problem_of(
 
 def skipped_report(where: str, skipped: Sequence[BadRow], count: int) -> str:
     """One line about the rows that were left out; "" where none was."""
-    rows = "; ".join(map(str, skipped[:10]))
+    lines: dict[str, list[str]] = {}  # by what is wrong with them: of a whole column it is said once
+    for bad in skipped[:10]:
+        lines.setdefault(str(bad).partition(": ")[2], []).append(str(bad.line))
+    rows = "; ".join(f"line{'s' if len(at) > 1 else ''} {', '.join(at)}: {reason}" for reason, at in lines.items())
     more = f"; and {count - 10:,} more" if count > 10 else ""
     return f"{where}: {count:,} rows left out ({rows}{more})" if count else ""
 
