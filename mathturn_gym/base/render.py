@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mathturn_gym.base.text import html_text, visible
 from mathturn_gym.types import Episode, Problem, Status, StopReason, TurnRecord, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class StatusStyle(NamedTuple):
@@ -133,12 +137,26 @@ def render_dialogue(
         system_prompt: Shown before the problem, if any.
         color: With ANSI color codes; None asks the terminal.
     """
-    lines = [
+    return _render(_dialogue(problem, turns, stop_reason, system_prompt), color)
+
+
+def draw_dialogue(
+    problem: Problem, turns: Sequence[TurnRecord], stop_reason: StopReason | None, *, system_prompt: str | None = None
+) -> npt.NDArray[np.uint8]:
+    """Returns the dialogue as a picture, uint8 (H, W, 3); see `render_dialogue` and `base.picture`."""
+    from mathturn_gym.base.picture import draw_lines
+
+    return draw_lines(_dialogue(problem, turns, stop_reason, system_prompt), COLORS)
+
+
+def _dialogue(
+    problem: Problem, turns: Sequence[TurnRecord], stop_reason: StopReason | None, system_prompt: str | None
+) -> list[Line]:
+    return [
         *_head(problem.id, problem.prompt, system_prompt),
         *(line for index, turn in enumerate(turns) for line in _turn(index, turn)),
         *_end(stop_reason, [turn.reward for turn in turns]),
     ]
-    return _render(lines, color)
 
 
 def render_episode(episode: Episode, *, color: bool | None = None) -> RenderedDialogue:

@@ -232,7 +232,8 @@ def _term(text: str) -> tuple[str, Any]:
     """`overlong=1.0`, or `mine=my_module:my_term`."""
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
-        raise InvalidValueError(f"--reward-term must be NAME=WEIGHT or NAME=module:name, got {text!r}")
+        example = f", as {text}=1.0" if text.isidentifier() else ""
+        raise InvalidValueError(f"--reward-term must be NAME=WEIGHT{example}, or NAME=module:name; got {text!r}")
     try:
         return name, parse_json(value)
     except ValueError:

@@ -84,6 +84,7 @@ def evaluate(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier evaluation in the folder.")] = False,
     own_code: OwnCode = False,
+    full: Annotated[bool, typer.Option("--full", help="Print every metric, by question, family and level.")] = False,
 ) -> None:
     """Play problems with a policy and report accuracy by turn, each figure with an interval over its different problems.
 
@@ -127,7 +128,7 @@ def evaluate(
             playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
         with playing as play:
             done = play_and_keep(play, total, folder.episodes_path, console=console)
-        _report(console, folder, done, settings, config, title=_title(start, config, source))
+        _report(console, folder, done, settings, config, title=_title(start, config, source), full=full)
 
 
 def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
@@ -292,9 +293,11 @@ def _report(
     settings: dict[str, Any],
     config: EnvConfig,
     title: str,
+    *,
+    full: bool,
 ) -> None:
     from mathturn_gym.cli._advice import advice
-    from mathturn_gym.cli.report import plain_text, report_tables
+    from mathturn_gym.cli.report import plain_text, report_summary, report_tables
     from mathturn_gym.episodes.metrics import read_leniently, summarize
     from mathturn_gym.show.view import write_report
 
@@ -311,17 +314,22 @@ def _report(
             "warnings": warnings,
         },
     )
-    unmarked = [f"{name} with unmarked answers too: {figure}" for name, figure in lenient.items()]
+    unmarked = [
+        f"{name} with unmarked answers too: {figure}" for name, figure in lenient.items() if figure != report[name]
+    ]
     notes = [*warnings, *unmarked]
     page = write_report(folder.path / "report.html", episodes, title=title, settings=settings, notes=notes)
-    console.print(report_tables(report, title))
-    for line in unmarked:
+    console.print(report_summary(report, title))
+    if full:
+        console.print(report_tables(report, title))
+    for line in unmarked if full else unmarked[-1:]:
         console.print(line, markup=False, highlight=False)
     for warning in warnings:
         console.print(plain_text(f"warning: {warning}", "yellow"))
     for words in (
+        *(() if full else ("every metric: --full, or the page",)),
         f"page: {page}",
-        f"figures: {folder.path / 'report.json'}",
+        f"metrics: {folder.path / 'report.json'}",
         f"episodes: {folder.episodes_path}",
         f"to read them: {command_line('view', folder.path)}",
     ):

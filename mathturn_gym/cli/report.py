@@ -29,8 +29,29 @@ def plain_text(text: str, style: str = "") -> RenderableType:
     return Text(visible(text), style=style)
 
 
+def report_summary(report: Report, title: str = "Evaluation") -> RenderableType:
+    """A report at a glance: what was found in a sentence, then the numbers to see first and what went wrong.
+
+    Args:
+        report: From `metrics.summarize`.
+        title: Above it.
+    """
+    from rich.console import Group
+    from rich.table import Table
+
+    from mathturn_gym.show.evaluation import cards_of, verdict_of
+
+    verdict, basis = verdict_of(report)
+    cards = Table.grid(padding=(0, 2))
+    for justify in ("right", "left", "left"):
+        cards.add_column(justify=justify)
+    for value, interval, words in cards_of(report):
+        cards.add_row(plain_text(value, "bold"), plain_text(interval, "dim"), words)
+    return Group(plain_text(verdict, "bold"), plain_text(f"{title}: {basis}", "dim"), "", cards, "")
+
+
 def report_tables(report: Report, title: str = "Evaluation") -> RenderableType:
-    """A report: every figure with its interval by the question that it answers, then a table per metadata key.
+    """A report: every metric with its interval by the question that it answers, then a table per metadata key.
 
     Args:
         report: From `metrics.summarize`.
@@ -44,12 +65,14 @@ def report_tables(report: Report, title: str = "Evaluation") -> RenderableType:
 
 
 def _figures(report: Report) -> Table:
-    table = _table("figure", "value", f"{report.confidence:.0%} interval")
+    from mathturn_gym.show.evaluation import repeats_of
+
+    table, repeats = _table("metric", "value", f"{report.confidence:.0%} interval"), repeats_of(report)
     for question, names in report.by_question().items():
         if table.row_count:
             table.add_row()
         table.add_row(plain_text(question, "cyan"))
-        for name in names:
+        for name in (name for name in names if name not in repeats):
             table.add_row(f"  {name}", _value(report[name]), _interval(report[name]))
     return table
 

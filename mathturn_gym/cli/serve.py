@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from mathturn_gym.cli._options import grouped
+from mathturn_gym.cli._options import EnvOptions, grouped, with_env_options
+from mathturn_gym.env.config import EnvConfig
 
 
+@with_env_options
 @grouped(
     {
         "Address": ("host", "port", "log_level"),
@@ -18,14 +20,7 @@ from mathturn_gym.cli._options import grouped
     }
 )
 def serve(
-    env_id: Annotated[str, typer.Option("--env", help="Environment id.")] = "MathMultiTurn-v0",
-    problems: Annotated[str, typer.Option(help="Built-in name or a file of problems.")] = "lins",
-    tokenizer: Annotated[str, typer.Option(help="builtin, a folder, or a hub name.")] = "builtin",
-    num_turns: Annotated[int | None, typer.Option(help="Turns of an episode; the id's own if left out.")] = None,
-    feedback: Annotated[str, typer.Option(help="Feedback mode.")] = "plain",
-    max_completion_tokens: Annotated[int, typer.Option(help="The most tokens of one answer.")] = 1024,
-    max_context_tokens: Annotated[int | None, typer.Option(help="Budget of a whole episode.")] = None,
-    system_prompt: Annotated[str | None, typer.Option(help="Text of a system message.")] = None,
+    env: EnvOptions,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8000,
     api_key_file: Annotated[
@@ -74,9 +69,8 @@ def serve(
         max_message_bytes=max_message_bytes,
         sessions_per_client=sessions_per_client,
     )
-    chosen = {"num_turns": num_turns, "max_context_tokens": max_context_tokens}
     run(
-        env_id,
+        env.config(EnvConfig("MathMultiTurn-v0", problems="lins")),
         host=host,
         port=port,
         limits=limits,
@@ -85,12 +79,6 @@ def serve(
         allowed_origins=allowed_origin or (),
         trusted_proxies=trusted_proxies,
         log_level=log_level,
-        problems=problems,
-        tokenizer=tokenizer,
-        feedback=feedback,
-        max_completion_tokens=max_completion_tokens,
-        system_prompt=system_prompt,
-        **{name: value for name, value in chosen.items() if value is not None},
     )
 
 

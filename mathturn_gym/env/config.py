@@ -68,7 +68,7 @@ class EnvKeywords(TypedDict, total=False):
         prompt_template: What the first message says, with {problem} where the problem's text goes.
         chat_template_kwargs: Variables of the chat template as JSON: '{"enable_thinking": false}'.
         history: What later turns see of earlier ones: keep, strip-thinking or template.
-        render_mode: human (prints as it goes) or ansi.
+        render_mode: human (prints as it goes), ansi or rgb_array.
         gold_in_info: Put the accepted answers into the info.
     """
 

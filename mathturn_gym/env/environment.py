@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 import gymnasium as gym
 import numpy as np
 
-from mathturn_gym.base.render import render_dialogue
+from mathturn_gym.base.render import draw_dialogue, render_dialogue
 from mathturn_gym.base.text import shorten
 from mathturn_gym.base.user_functions import error_of, name_of, place_of, positional_parameters
 from mathturn_gym.env.dialogue import DialogueLike, History, Tokenizer, make_dialogue
@@ -253,7 +253,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         history: What later turns see of earlier ones: "keep" everything, "strip-thinking" (everything but thoughts), or
             "template" (what the chat template makes of the whole dialogue). With the last two, observations are re-rendered
             between turns, and an episode may have several segments. See `Dialogue`.
-        render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), or None.
+        render_mode: "human" (prints as it goes), "ansi" (`render()` returns the dialogue), "rgb_array" (it returns a picture of
+            the dialogue's problem and end, always of one size; `RecordVideo` makes a video of them), or None.
         gold_in_info: Put the accepted answers into `info["gold"]`.
 
     Attributes:
@@ -267,7 +268,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         ProblemFileError: a problem file is missing or broken.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["human", "ansi"], "render_fps": 4}  # noqa: RUF012 - Gymnasium's own form
+    metadata: dict[str, Any] = {"render_modes": ["human", "ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own form
     action_space: TokenIds  # type: ignore[assignment]  # Gymnasium's Sequence has no element type
     observation_space: TokenIds  # type: ignore[assignment]
 
@@ -400,8 +401,15 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             verdict = self.verifier.verify_turns([context])[0] if source is None else source(context)
         return self.commit_turn(self.weigh_turn(context, verdict))
 
-    def render(self) -> str | None:
-        """The dialogue so far with its verdicts: returned in mode "ansi", printed already in mode "human"."""
+    def render(self) -> Any:
+        """The dialogue so far with its verdicts: a text in mode "ansi", a picture in mode "rgb_array".
+
+        Mode "human" has printed it already and returns None.
+
+        Raises:
+            EpisodeStateError: there is no episode yet.
+            MissingDependencyError: the picture needs the extra "train".
+        """
         if self.render_mode is None:
             gym.logger.warn("render() does nothing without a render_mode: gym.make(id, render_mode='ansi')")
             return None
@@ -409,7 +417,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             raise EpisodeStateError("render() before reset(): there is no episode yet")
         if self.render_mode == "human":
             return None
-        return render_dialogue(
+        show = draw_dialogue if self.render_mode == "rgb_array" else render_dialogue
+        return show(
             self._shown(self._problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt
         )
 

@@ -118,7 +118,7 @@ class MathMultiTurnVectorEnv(gym.vector.VectorEnv[tuple[Ids, ...], Sequence[Ids]
         self._done = (terminated | truncated) & (not same_step)
         return self._copies(), rewards, terminated, truncated, infos
 
-    def render(self) -> tuple[str | None, ...]:  # type: ignore[override]
+    def render(self) -> tuple[Any, ...]:
         """Each environment's dialogue."""
         return tuple(env.render() for env in self.envs)
 

@@ -8,14 +8,14 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 from weakref import WeakValueDictionary
 
 from mathturn_gym.base.user_functions import awaited_together, check_takes, name_of, place_of, positional_parameters
 from mathturn_gym.errors import InvalidValueError, MathTurnError, UserFunctionError, raise_unknown_name
 from mathturn_gym.types import Gold, Status, TurnContext, Verdict
-from mathturn_gym.verifier import ExtractionPolicy, Verifier
+from mathturn_gym.verifier import ExtractionPolicy, Verifier, extract
 from mathturn_gym.verifier.judge import JudgedVerifier
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,8 @@ class TurnVerifier:
     * a coroutine function of either form: the turns of a call are awaited together, in an event loop that all environments
       of the process share. It runs in a thread of its own, so that this works in Jupyter and in threads too.
 
-    It answers with a `Verdict`, a bool (right or wrong), or a score in [0, 1] (right from 1.0 on). Where it raises, the turn
+    It answers with a `Verdict`, a bool (right or wrong), or a score in [0, 1] (right from 1.0 on). Where it does not say
+    what it took as the answer, the verdict has the answer that `extract` finds. Where it raises, the turn
     is undecided: a model's text may be the reason. Such a verdict has `is_verifier_error`, and the exception as its reason;
     it is logged. A verifier that has raised on each of its first calls stops the run instead.
 
@@ -278,7 +279,9 @@ class TurnVerifier:
 
     def _verdict(self, answer: Any, context: TurnContext) -> Verdict:
         if isinstance(answer, Verdict):
-            return answer
+            if answer.answer is not None or answer.status not in (Status.RIGHT, Status.WRONG):
+                return answer
+            return replace(answer, **_said(context.response))
         if isinstance(answer, _Raised):
             reason = f"the verifier raised {type(answer.error).__name__}: {answer.error}"
             return Verdict(Status.UNDECIDED, reason[:_LONGEST_REASON], tier="error")
@@ -293,7 +296,18 @@ class TurnVerifier:
                 f"verifier must return a Verdict, a bool or a number in [0, 1]; {self.name} returned {answer!r} for"
                 f" {place_of(context)}"
             )
-        return Verdict(Status.RIGHT if score == 1.0 else Status.WRONG, "custom verifier", score, tier="custom")
+        status = Status.RIGHT if score == 1.0 else Status.WRONG
+        return Verdict(status, "custom verifier", score, tier="custom", **_said(context.response))
+
+
+def _said(response: str) -> dict[str, Any]:
+    """Returns the fields of a verdict that say which answer a response gives.
+
+    Feedback, `repeated_answer` and `format` read them: a verifier that answers with a bool must not make them say that
+    there was no answer.
+    """
+    found = extract(response)
+    return {} if found is None else {"answer": found.text, "span": (found.start, found.end), "rule": found.rule}
 
 
 _KNOWN: WeakValueDictionary[int, TurnVerifier] = WeakValueDictionary()

@@ -69,7 +69,7 @@ def load_problems(
               `"curriculum:integers,linear@1-3"`;
             - the path of a file (JSON lines, JSON, CSV, Parquet), or of a folder that `save_to_disk` wrote;
             - `"hf:NAME"`, `"hf:NAME:CONFIG"`, `"hf:NAME:CONFIG:SPLIT"`: a Hugging Face data set;
-            - a `datasets.Dataset` or `DatasetDict`, a list of dictionaries, `Problem` objects;
+            - a `datasets.Dataset` or `DatasetDict`, a pandas `DataFrame`, a list of dictionaries, `Problem` objects;
             - `{"train": …, "test": …}`: any of these for each split;
             - a `ProblemSource`.
         split: "train", "validation", "test" or "all": that part (`source.part(split)`). A file or list that has no splits
@@ -112,6 +112,9 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
         return _data_sets.from_loaded(problems, "problems", options)
     if isinstance(problems, Mapping):
         return SplitSource({split: _part(split, given, options) for split, given in problems.items()})
+    if callable(to_dict := getattr(problems, "to_dict", None)) and hasattr(problems, "columns"):
+        # A pandas DataFrame: its empty cells are NaN.
+        problems = [{name: value for name, value in row.items() if not _is_nan(value)} for row in to_dict("records")]
     if isinstance(problems, Sequence) and problems and all(isinstance(row, Mapping) for row in problems):
         return RowProblems(numbered(problems), "problems", "problems", options.fields, options.skip_bad_rows)
     if options.given:
@@ -124,12 +127,19 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
         ours = [item for item in problems if isinstance(item, Problem)]
         if len(ours) < len(problems):
             other = next(type(item).__name__ for item in problems if not isinstance(item, Problem))
-            raise InvalidValueError(f"problems must hold Problem objects only, got {other} (or dictionaries only)")
+            raise InvalidValueError(
+                f"problems must hold Problem objects only, got {other} (or dictionaries only, as {{'question': '1+1=?',"
+                " 'answer': '2'}})"
+            )
         return ProblemList(ours)
     raise InvalidValueError(
-        "problems must be a name, a path, Problem objects, dictionaries, a data set, {split: …} or a ProblemSource, got"
+        "problems must be a name, a path, Problem objects, dictionaries, a data set, a DataFrame, {split: …} or a ProblemSource, got"
         f" {problems!r}"
     )
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and value != value
 
 
 def _part(split: object, given: ProblemsLike, options: FileOptions) -> ProblemSource:

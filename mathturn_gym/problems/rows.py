@@ -22,6 +22,8 @@ MAX_MEMORY: Final = 4 * 2**30
 
 KEPT: Final = 1_000
 """Rows left out that are kept to be looked at."""
+
+_LEAVE_OUT: Final = "(skip_bad_rows=True, on the command line --skip-bad-rows, leaves such rows out)"
 _LOG = logging.getLogger("mathturn_gym.problems")
 
 
@@ -42,13 +44,16 @@ class LeftOut:
 
     def skipped_report(self) -> str:
         """One line: how many rows were left out, and which; "" where none was."""
-        rows = "; ".join(map(str, self.skipped[:10]))
+        lines: dict[str, list[str]] = {}  # by what is wrong with them: of a whole column it is said once
+        for bad in self.skipped[:10]:
+            lines.setdefault(str(bad).partition(": ")[2], []).append(str(bad.line))
+        rows = "; ".join(f"line{'s' if len(at) > 1 else ''} {', '.join(at)}: {reason}" for reason, at in lines.items())
         more = f"; and {self.num_skipped - 10:,} more" if self.num_skipped > 10 else ""
         return f"{self.where}: {self.num_skipped:,} rows left out ({rows}{more})" if self.num_skipped else ""
 
     def _leave_out(self, bad: BadRow) -> None:
         if not self._skips:
-            raise ProblemFileError(f"{self.where}, {bad} (skip_bad_rows=True leaves such rows out)")
+            raise ProblemFileError(f"{self.where}, {bad} {_LEAVE_OUT}")
         self.num_skipped += 1
         if len(self.skipped) < KEPT:  # a file of another kind has millions of them
             self.skipped.append(bad)
@@ -62,8 +67,9 @@ class LeftOut:
                 "%s: %s rows repeat an earlier one, and are one problem with it", self.where, f"{self.num_repeated:,}"
             )
         if not usable:
-            first = f"; {self.skipped[0]}" if self.skipped else ""
-            raise ProblemFileError(f"{self.where}: no usable problem; known schemas: {schemas}{first}")
+            empty = ": it is empty, or has nothing but the names of its columns"
+            reason = f"; known schemas: {schemas}; {self.skipped[0]}" if self.skipped else empty
+            raise ProblemFileError(f"{self.where}: no usable problem{reason}")
 
 
 class RowProblems(LeftOut, ProblemList):

@@ -12,6 +12,7 @@ The first that fits is used. Any other row needs a mapping of fields.
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import re
@@ -109,9 +110,7 @@ class RowReader:
         # By the row, not by the file: files are joined from data sets of several schemas.
         schema = next((schema for schema in SCHEMAS if schema.fits(row)), None)
         if schema is None:
-            columns = ", ".join(short(field) for field in list(row)[:12]) or "none"
-            raise RowError("", f"has no known schema; fields found: {columns}; known: {KNOWN}; {_MAPPING_HELP}")
-        # Its long worked answer would be taken for the answer itself, and never match.
+            raise RowError("", f"has no known schema; fields found: {_columns(row)}: {_advice(list(row))}")
         if schema.read is _question and frozenset(row) in self._marked:
             raise RowError("answer", f"must end in '#### n' like the rows before, got {short(row['answer'])}")
         found = schema.read(row)
@@ -312,10 +311,37 @@ SCHEMAS: Final = (
 KNOWN: Final = "; ".join(f"{schema.name} {{{schema.fields}}}" for schema in SCHEMAS)
 """All schemas in one line, for messages."""
 
-_MAPPING_HELP: Final = (
-    "for any other say which columns they are: fields={'prompt': COLUMN, 'gold': COLUMN} in Python, --question-column and"
-    " --answer-column on the command line"
-)
+_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_ASKED: Final = ("question", "problem", "prompt", "query", "instruction", "input")
+_ACCEPTED: Final = ("answer", "gold", "solution", "label", "target", "output", "result")
+
+
+def _columns(row: Mapping[str, Any]) -> str:
+    return ", ".join(short(field) for field in list(row)[:12]) or "none"
+
+
+def _advice(columns: Sequence[str]) -> str:
+    """Says what to do about rows whose columns no schema knows: the three usual reasons first."""
+    if len(columns) == 1:
+        for separator, name in _SEPARATORS.items():
+            if separator in columns[0]:
+                return f"they are separated by {name}, and a CSV file has commas between its columns"
+    if any(re.fullmatch(r"\W*-?\d[\d.,/]*\W*", one) or one.rstrip().endswith("?") for one in columns):
+        return "they look like a problem: a CSV file begins with the names of its columns, as question,answer"
+    asked, accepted = _named(columns, _ASKED), _named(columns, _ACCEPTED)
+    say = "did you mean" if asked and accepted else "say which columns they are:"
+    prompt, gold = (asked, accepted) if asked and accepted else ("COLUMN", "COLUMN")
+    return (
+        f"{say} fields={{'prompt': {short(prompt)}, 'gold': {short(gold)}}} in Python, --question-column {short(prompt)}"
+        f" --answer-column {short(gold)} on the command line"
+    )
+
+
+def _named(columns: Sequence[str], words: Sequence[str]) -> str | None:
+    """Returns the column whose name has one of the words in it, the first word first."""
+    return next((one for word in words for one in columns if word in one.lower()), None)
+
+
 _KEYS: Final = ("prompt", "gold", "solution", "id")
 
 
@@ -365,7 +391,10 @@ class Mapper:
         value: Any = row
         for part in path.split("."):
             if not isinstance(value, Mapping) or part not in value:
-                known: Sequence[object] = list(value) if isinstance(value, Mapping) else []
-                raise RowError(path, f"is missing; fields found: {', '.join(map(short, known[:12])) or 'none'}")
+                known = value if isinstance(value, Mapping) else {}
+                near = difflib.get_close_matches(part.lower(), [str(one).lower() for one in known], n=1, cutoff=0.5)
+                meant = [short(one) for one in known if near and str(one).lower() == near[0]]
+                hint = f"did you mean {meant[0]}? " if meant else ""
+                raise RowError(path, f"is missing: {hint}fields found: {_columns(known)}")
             value = value[part]
         return value

@@ -105,7 +105,12 @@ def write_report(
         text = json.dumps(settings, indent=1, ensure_ascii=False, default=str)
         sections.append(Section(title="Played with", text=text, folded=True))
     write_report_page(
-        target, title=title, verdict=_verdict(report), cards=_cards(report), notes=notes, sections=sections
+        target,
+        title=title,
+        verdict=verdict_of(report),
+        cards=[(value, words) for value, _, words in cards_of(report)],
+        notes=notes,
+        sections=sections,
     )
     return target
 
@@ -113,8 +118,8 @@ def write_report(
 # ---- parts of the page
 
 
-def _verdict(report: Report) -> list[str]:
-    """What was found, in a sentence, and how much that rests on."""
+def verdict_of(report: Report) -> list[str]:
+    """Returns what was found, in a sentence, and how much that rests on."""
     episodes, problems = (
         f"{count:,} {'different ' * (name == 'problem')}{name}{'s' * (count != 1)}"
         for count, name in ((report.episodes, "episode"), (report.problems, "problem"))
@@ -138,8 +143,8 @@ def _percent(figure: Estimate) -> str:
     return f"{100 * figure.value:.1f} %{ends}"
 
 
-def _cards(report: Report) -> list[tuple[str, str]]:
-    """The numbers to see first, and what went wrong where anything did."""
+def cards_of(report: Report) -> list[tuple[str, str, str]]:
+    """Returns the numbers to see first, and what went wrong where anything did: value, interval and words of each."""
     first = {
         "acc@1": "right at the first turn",
         f"acc@{report.turns}": f"right within {report.turns} turns",
@@ -154,30 +159,41 @@ def _cards(report: Report) -> list[tuple[str, str]]:
             continue
         if name == "acc@1" and report.turns == 0:
             continue
-        shown = f"{figure.value:,.1f}" if name.startswith("tokens") else f"{100 * figure.value:.1f} %"
-        cards.append((shown, words))
+        share = not name.startswith("tokens")
+        scale = 100 if share else 1
+        ends = [f"{scale * end:,.1f}" for end in (figure.low, figure.high) if end is not None]
+        value = f"{scale * figure.value:,.1f}{' %' if share else ''}"
+        cards.append((value, f"[{', '.join(ends)}]" if ends else "", words))
     return cards
 
 
 def _metric_tables(report: Report) -> list[Table]:
     """Every metric below the question that it answers, with its meaning; what repeats another is left out."""
     tables = []
-    seen: list[tuple[str, Estimate]] = []
+    repeats = repeats_of(report)
     for question, names in report.by_question().items():
         columns = ["metric", "value", f"{report.confidence:.0%} interval", "meaning"]
         table = Table(question, columns, words=[3])
         for name in names:
-            # right@k is acc@k where episodes end when they are solved, pass@1 is acc@1.
-            same = next((other for other, one in seen if one == report[name] and _turn(other) == _turn(name)), None)
-            seen.append((name, report[name]))
-            meaning = f"the same as {same}" if same and _turn(name) else MEANING[re.sub("@.*", "@k", name)]
+            meaning = f"the same as {repeats[name]}" if name in repeats else MEANING[re.sub("@.*", "@k", name)]
             table.rows.append([name, _value(report[name]), _interval(report[name]), meaning])
         tables.append(table)
     return tables
 
 
-def _turn(name: str) -> str:
-    return name.partition("@")[2]
+def repeats_of(report: Report) -> dict[str, str]:
+    """Returns the metrics that repeat another one, by name, with the name of that other one.
+
+    right@k is acc@k where episodes end when they are solved, pass@1 is acc@1.
+    """
+    seen: dict[tuple[str, Estimate], str] = {}
+    repeats = {}
+    for name in (name for names in report.by_question().values() for name in names):
+        turn = name.partition("@")[2]
+        first = seen.setdefault((turn, report[name]), name)
+        if turn and first != name:
+            repeats[name] = first
+    return repeats
 
 
 def _part_section(key: str, parts: Mapping[str, Report]) -> Section:

@@ -12,7 +12,7 @@ from mathturn_gym.cli.app import app
 from mathturn_gym.env.config import DEFAULT_ENV, OWN_FIELDS, EnvConfig, env_parameters
 from mathturn_gym.errors import InvalidValueError
 
-COMMANDS = ("train", "eval", "play", "demo", "compare")
+COMMANDS = ("train", "eval", "play", "demo", "compare", "serve")
 
 
 def test_every_keyword_of_the_environment_is_an_option() -> None:

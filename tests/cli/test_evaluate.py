@@ -34,7 +34,10 @@ def evaluate(*args: str) -> Any:
 def test_report_and_episodes(tmp_path: Path) -> None:
     done = evaluate("--policy", "builtin", "--episodes", "40", "--num-envs", "16", "--out", str(tmp_path / "a"))
     assert done.exit_code == 0
-    assert "acc@1" in done.output
+    said = done.output[done.output.index("Solves ") :]
+    assert len(said.splitlines()) <= 25
+    assert "right within 4 turns" in said
+    assert "acc@1" not in said, "every metric is for --full"
     report = json.loads((tmp_path / "a" / "report.json").read_text())
     assert report["episodes"] == 40
     assert report["settings"]["policy"] == "builtin"
@@ -50,6 +53,12 @@ def test_report_and_episodes(tmp_path: Path) -> None:
     page = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
     assert "builtin on lins" in page
     assert f"{report['figures']['acc@1']['value']:.3f}" in page
+
+
+def test_full_prints_every_metric_once(tmp_path: Path) -> None:
+    done = evaluate("--policy", "random", "--episodes", "4", "--out", str(tmp_path), "--full")
+    for name in ("acc@1", "acc@4", "no_answer"):
+        assert done.output.count(f"  {name} ") == 1
 
 
 def test_settings_say_what_was_sampled_with(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from mathturn_gym.cli.report import comparison_table, report_tables
+from mathturn_gym.cli.report import comparison_table, report_summary, report_tables
 from mathturn_gym.episodes.metrics import MEANING, summarize
 from mathturn_gym.episodes.metrics.figures import QUESTIONS
 from mathturn_gym.testing import synthetic_episode
@@ -39,6 +39,22 @@ def test_many_families_fit_80_columns() -> None:
         assert str(part["acc@2"]) in line
 
 
+def test_the_summary_is_a_sentence_and_aligned_numbers() -> None:
+    lines = printed(report_summary(summarize(episodes(4)), "builtin on everything"))
+    assert lines[0].startswith("Solves ")
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    cards = [line for line in lines if "[" in line and line.index("[") < 14]
+    assert len(cards) >= 4
+    assert len({line.index("[") for line in cards}) == 1
+
+
+def test_what_repeats_another_metric_is_left_out() -> None:
+    text = "\n".join(printed(report_tables(summarize(episodes(4)))))
+    assert "acc@1" in text
+    assert "right@1" not in text, "it is acc@1"
+
+
 def test_figures_stand_below_the_question_that_they_answer() -> None:
     lines = [line.strip() for line in printed(report_tables(summarize(episodes(4))))]
     at = {question: lines.index(question) for question in QUESTIONS if question in lines}
@@ -55,6 +71,7 @@ def test_hostile_names_are_inert_in_the_terminal() -> None:
     known = [synthetic_episode(0, i, [2], metadata={"family": f"{HOSTILE}{i}", HOSTILE: i % 2}) for i in range(4)]
     report = summarize(known, by=("family", HOSTILE))
     for shown in (
+        report_summary(report, HOSTILE),
         report_tables(report, HOSTILE),
         comparison_table({HOSTILE[:20]: report, "b": report}, ["acc@1"], HOSTILE),
     ):

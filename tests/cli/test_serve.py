@@ -25,6 +25,7 @@ from mathturn_gym.errors import InvalidValueError, ServerError
 pytest.importorskip("prometheus_client", reason="the server is not installed: pip install 'mathturn-gym[serve]'")
 
 from mathturn_gym.neighbors.serve._middleware import OPEN_PATHS
+from mathturn_gym.neighbors.serve.limits import Limits
 
 
 def free_port() -> int:
@@ -90,6 +91,34 @@ def test_a_mistake_is_named_before_anything_is_served(tmp_path: Path) -> None:
         result = runner.invoke(app, ["serve", *options])
         assert isinstance(result.exception, InvalidValueError)
         assert message in str(result.exception)
+
+
+def test_the_environment_has_the_options_of_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mathturn_gym.env.config import EnvConfig
+    from mathturn_gym.neighbors import serve
+    from mathturn_gym.neighbors.serve.environment import Service
+
+    data = tmp_path / "mine.csv"
+    data.write_text("frage,antwort\nWhat is 1+1?,2\n", encoding="utf-8")
+    started: list[EnvConfig] = []
+    monkeypatch.setattr(serve, "serve", lambda env, **_: started.append(env))
+    options = [
+        "--problems",
+        str(data),
+        "--question-column",
+        "frage",
+        "--answer-column",
+        "antwort",
+        "--verifier",
+        "boxed",
+    ]
+    options += ["--reward-term", "turn_cost=0.1", "--prompt-template", "Q: {problem}", "--history", "template"]
+    done = CliRunner().invoke(app, ["serve", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    env = Service(started[0], Limits()).environment(None)
+    assert env.reset(seed=0)[1]["prompt"] == "Q: What is 1+1?"
+    assert env.verifier.verifier.extract == "boxed"
+    assert env.step(env.action_space.sample())[4]["reward_terms"]["turn_cost"] == -0.1
 
 
 @pytest.mark.parametrize(

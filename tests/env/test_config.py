@@ -210,3 +210,11 @@ def test_it_shows_what_was_given() -> None:
     assert EnvConfig(problems="lins").replace(num_turns=2, test="all") == EnvConfig(
         problems="lins", num_turns=2, test="all"
     )
+
+
+@pytest.mark.parametrize("make", [gym.make, lambda env_id, **kw: gym.make_vec(env_id, num_envs=2, **kw)])
+def test_gymnasiums_make_suggests_the_keyword_that_was_meant(make: Any) -> None:
+    with pytest.raises(
+        InvalidValueError, match="unknown keyword of the environment 'num_turn': did you mean 'num_turns'"
+    ):
+        make("MathMultiTurn-v0", num_turn=3)

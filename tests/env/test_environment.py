@@ -44,7 +44,7 @@ def answer(env: gym.Env[Any, Any], text: str, *, close: bool = True) -> Ids:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-@pytest.mark.parametrize("render_mode", [None, "ansi", "human"])
+@pytest.mark.parametrize("render_mode", [None, "ansi", "human", "rgb_array"])
 def test_gymnasiums_checker_finds_nothing(env_id: str, render_mode: str | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -162,7 +162,12 @@ def test_info_keys_are_those_of_the_typed_dict_and_hold_no_gold_answer_and_no_cl
     env = gym.make("MathMultiTurn-v0", problems=[secret])
     infos = [env.reset(seed=0)[1], env.step(answer(env, "41"))[-1], env.step(answer(env, "987654321"))[-1]]
     for info in infos:
-        assert set(info) == set(StepInfo.__annotations__) - {"gold", "reward_terms", "reward_verdict", "feedback_verdict"}
+        assert set(info) == set(StepInfo.__annotations__) - {
+            "gold",
+            "reward_terms",
+            "reward_verdict",
+            "feedback_verdict",
+        }
     assert "987654321" not in repr(infos[0]) + repr(infos[1])
     assert all(info["verdict"].gold is None and info["verdict"].seconds == 0 for info in infos[1:])
     asked = gym.make("MathMultiTurn-v0", problems=[ONE], gold_in_info=True)
@@ -535,7 +540,7 @@ def test_a_state_of_an_ended_episode_stays_ended_and_a_foreign_state_is_refused(
         ({"problems": ["x"]}, "problems must hold Problem objects only, got str"),
         ({"problems": [ONE, ONE]}, "id 'p/1' comes twice"),
         ({"verifier": 3}, "verifier must be None"),
-        ({"render_mode": "rgb_array"}, "unknown render_mode 'rgb_array'"),
+        ({"render_mode": "rgb"}, "unknown render_mode 'rgb'"),
         ({"tokenizer": "bulitin"}, "tokenizer 'bulitin' does not load"),
     ],
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -92,6 +95,30 @@ def test_autoreset_and_rendering() -> None:
     shown.reset(seed=0)
     shown.step(WRONG)
     assert [str(frame).count("turn ") for frame in shown.render()] == [0, 1]
+
+
+def test_pictures_are_of_one_size_and_change_with_the_turns() -> None:
+    env = theirs.RenderCollection(single(render_mode="rgb_array"))
+    env.reset(seed=0)
+    env.step(WRONG)
+    frames: Any = env.render()
+    assert [(frame.shape, frame.dtype) for frame in frames] == [((540, 960, 3), np.uint8)] * 2
+    inked = [int((frame < 250).any(axis=2).any(axis=1).sum()) for frame in frames]
+    assert 0 < inked[0] < inked[1] < 540, "rows that have ink: a turn adds some, and nothing leaves the picture"
+
+
+def test_record_video_gets_its_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moviepy, which encodes them, is not needed to see what Gymnasium's wrapper asks for."""
+    monkeypatch.setitem(sys.modules, "moviepy", ModuleType("moviepy"))
+    env = theirs.RecordVideo(
+        single(render_mode="rgb_array"), str(tmp_path / "videos"), episode_trigger=lambda episode: True
+    )
+    kept: list[Any] = []
+    monkeypatch.setattr(env, "stop_recording", lambda: kept.extend(env.recorded_frames))
+    play(ReturnsWrapper(env))
+    assert len(kept) >= TURNS + 1
+    assert env.frames_per_sec == 1
+    env.recorded_frames.clear()  # nothing is left to encode
 
 
 # ---- vector environments

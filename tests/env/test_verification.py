@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env.dialogue import completion_ids
 from mathturn_gym.env.verification import GIVE_UP_AFTER, TurnVerifier, get_verifier
 from mathturn_gym.errors import InvalidValueError, RunError, UserFunctionError, VerifierError
 from mathturn_gym.types import Problem, Status, TurnContext, Verdict
@@ -104,6 +105,34 @@ class AsyncCallable:
 
 def several(mode: str, response: str, gold: Any) -> bool:
     return mode == "strict" and response in gold
+
+
+def verdict_alone(response: str, gold: Any) -> Verdict:
+    return Verdict(Status.WRONG)
+
+
+@pytest.mark.parametrize("verifier", [lambda response, gold: False, lambda context: 0.5, verdict_alone])
+def test_the_answer_is_found_where_the_verifier_does_not_say_it(verifier: Any) -> None:
+    heard: list[str | None] = []
+
+    def coach(context: TurnContext) -> str:
+        heard.append(context.judged.answer)
+        return "No."
+
+    weights = {"repeated_answer": 1.0, "format": 1.0}
+    env = MathMultiTurnEnv([PROBLEM], verifier=verifier, feedback=coach, reward_terms=weights)
+    env.reset(seed=0)
+    terms = []
+    for text in (r"So \boxed{1}.", r"\boxed{1.0}", "no idea"):
+        info = env.step(completion_ids(env.dialogue, text))[-1]
+        terms.append((info["reward_terms"]["repeated_answer"], info["reward_terms"]["format"]))
+    assert heard == ["1", "1.0", None]
+    assert terms == [(0, 1), (-1, 1), (0, 0)]
+
+
+def test_a_verdict_that_says_its_answer_is_kept() -> None:
+    own = Verdict(Status.WRONG, "mine", answer="7")
+    assert TurnVerifier(lambda response, gold: own).verify_turns(turns(r"\boxed{1}")) == [own]
 
 
 FORMS = [

@@ -57,7 +57,7 @@ def test_rows_left_out_are_kept_counted_and_said(
     with caplog.at_level(logging.WARNING, "mathturn_gym"):
         source = source_of({"question": "1+1=?", "answer": 2}, *[{"question": ""}] * 5, skip_bad_rows=True)
     assert (source.num_skipped, [bad.line for bad in source.skipped]) == (5, [2, 3, 4])
-    assert "problems: 5 rows left out (line 2: the row has no known schema" in caplog.text
+    assert "problems: 5 rows left out (lines 2, 3, 4: the row has no known schema" in caplog.text
     assert source.skipped_report() in caplog.text
     assert source_of({"question": "1+1=?", "answer": 2}).skipped_report() == ""
 

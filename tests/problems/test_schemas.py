@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,10 +120,10 @@ class TestMapping:
         row = {"q": "1+1=?", "a": "2"}
         with pytest.raises(
             ProblemFileError,
-            match=r"fields found: 'q', 'a'; known: .*gsm8k.*fields=\{'prompt': COLUMN.*--question-column",
+            match=r"fields found: 'q', 'a': say which columns they are: fields=\{'prompt': 'COLUMN'.*--question-column",
         ):
             source_of(row)
-        with pytest.raises(ProblemFileError, match=r"field 'b' is missing; fields found: 'q', 'a'"):
+        with pytest.raises(ProblemFileError, match=r"field 'b' is missing: fields found: 'q', 'a'"):
             source_of(row, fields={"prompt": "q", "gold": "b"})
 
     @pytest.mark.parametrize(
@@ -218,3 +219,61 @@ def test_nesting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mathturn_gym.problems.schemas.MAX_BYTES", 2**20)
     with pytest.raises(ProblemFileError, match="the row takes more than 1 MiB in memory"):
         source_of({"question": "q", "answer": "2", "more": loop})
+
+
+class TestWhatIsSaidOfColumns:
+    """The usual mistakes of a first file, each with what to do about it."""
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (
+                "The Question,The Answer\n1+1=?,2\n",
+                "did you mean fields={'prompt': 'The Question', 'gold': 'The Answer'}",
+            ),
+            ("What is 1+1?,2\nWhat is 2+2?,4\n", "begins with the names of its columns, as question,answer"),
+            ("question;answer\n1+1=?;2\n", "separated by semicolons"),
+            ("question\tanswer\n1+1=?\t2\n", "separated by tabs"),
+            ("q,a\n1+1=?,2\n", "--question-column 'COLUMN' --answer-column 'COLUMN' on the command line"),
+            ("", "no usable problem: it is empty"),
+            ("question,answer\n", "no usable problem: it is empty, or has nothing but the names of its columns"),
+        ],
+    )
+    def test_a_csv_file(self, text: str, said: str, tmp_path: Path) -> None:
+        (tmp_path / "mine.csv").write_text(text, encoding="utf-8")
+        with pytest.raises(ProblemFileError) as error:
+            load_problems(tmp_path / "mine.csv")
+        assert said in str(error.value)
+        assert len(str(error.value)) < 400 + len(str(tmp_path)), "one line, not a page"
+
+    def test_a_column_nearly_named(self) -> None:
+        rows = [{"The Question": "1+1=?", "The Answer": "2"}]
+        with pytest.raises(ProblemFileError, match="field 'question' is missing: did you mean 'The Question'"):
+            load_problems(rows, fields={"prompt": "question", "gold": "answer"})
+
+    def test_rows_left_out_for_one_reason_are_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        rows = [{"question": "1+1=?", "answer": "2"}, *({"q": f"{k}+1=?", "a": "2"} for k in range(5))]
+        load_problems(rows, skip_bad_rows=True)
+        assert caplog.text.count("has no known schema") == 1
+        assert "lines 2, 3, 4, 5, 6: the row has no known schema" in caplog.text
+
+
+class Frame:
+    """What is used of a pandas DataFrame."""
+
+    columns = ("question", "answer")
+
+    def to_dict(self, orient: str) -> list[dict[str, object]]:
+        assert orient == "records"
+        return [{"question": "1+1=?", "answer": 2, "note": float("nan")}]
+
+
+def test_a_data_frame_is_rows() -> None:
+    source = load_problems(Frame())
+    problem = source.get(0, 0)
+    assert (problem.prompt, problem.gold, dict(problem.metadata)) == ("1+1=?", ("2",), {})
+
+
+def test_pairs_are_answered_with_what_to_write() -> None:
+    with pytest.raises(InvalidValueError, match=r"got tuple \(or dictionaries only, as \{'question': '1\+1=\?'"):
+        load_problems([("1+1=?", "2")])

@@ -67,7 +67,9 @@ def test_lines_of_50_megabytes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     message, left, peak = found["problems"]
-    assert message.endswith("is the file JSON lines? (skip_bad_rows=True leaves such rows out)")
+    assert message.endswith(
+        "is the file JSON lines? (skip_bad_rows=True, on the command line --skip-bad-rows, leaves such rows out)"
+    )
     assert "f.jsonl, line 2: the row is longer than 4,194,304 bytes" in message
     assert left == 1
     assert peak < 32

@@ -26,8 +26,9 @@ function drawDialogue(parent, dialogue, { math, find }) {
   for (const message of dialogue.messages) {
     if (message.role === "assistant") turn += 1;
     const article = drawMessage(message, turn, { math, find });
-    if (turn === 0 && message.role === "user" && dialogue.gold.length) article.append(drawGold(dialogue.gold, { math, find }));
+    if (turn === 0 && message.role === "user" && dialogue.gold.length) article.append(drawGold(dialogue, { math, find }));
     parent.append(article);
+    if (message === dialogue.messages[0] && dialogue.sent !== null && dialogue.sent !== message.text) article.append(drawSent(dialogue.sent, message, find));
   }
   const facts = Object.entries(dialogue.facts);
   if (facts.length) parent.append(drawFacts(facts));
@@ -37,7 +38,7 @@ function drawMessage(message, turn, { math, find }) {
   const said = make("div", { class: "said", dir: "auto" });
   if (message.text === null) said.append(make("span", { class: "soft" }, `${message.end - message.start} tokens; their text was not kept`));
   else if (message.text === "") said.append(make("span", { class: "soft" }, "nothing"));
-  else appendProse(said, message.text, { math, find, span: message.span });
+  else appendProse(said, message.text, { formulas: math ? message.formulas : [], find, span: message.span });
   const name = { system: "system", tool: "tool", user: turn ? "feedback" : "problem", assistant: `turn ${turn}` }[message.role];
   const heading = make("h3", {}, make("b", {}, name));
   const count = message.end - message.start;
@@ -59,15 +60,21 @@ function drawMessage(message, turn, { math, find }) {
   return article;
 }
 
+/** The prompt as the policy got it: with the system message and the chat template's marks. Folded where it is long. */
+function drawSent(sent, message, find) {
+  const text = make("div", { class: "said" });
+  appendProse(text, sent, { find });
+  const words = `as sent: ${(message.end - message.start).toLocaleString("en")} tokens, system prompt and template included`;
+  return make("details", { class: "sent", open: sent.length <= 1000 }, make("summary", {}, words), text);
+}
+
 /** The accepted answers, below the problem. */
-function drawGold(gold, { math, find }) {
+function drawGold({ gold, goldFormulas }, { math, find }) {
   const footer = make("footer", { class: "gold" }, make("span", { class: "soft" }, "gold answer"));
   gold.forEach((answer, at) => {
     if (at) footer.append(make("span", { class: "soft" }, "or"));
     const shown = make("span");
-    // A gold answer is a formula without its dollars.
-    const formula = math && answer.length < LONGEST_FORMULA && /[\\^_{]/.test(answer) && setFormula({ inner: answer, display: false });
-    if (formula) shown.append(formula);
+    if (math && goldFormulas[at]) shown.append(mathNode(goldFormulas[at]));
     else appendProse(shown, answer, { find });
     footer.append(shown);
   });

@@ -84,99 +84,12 @@ function plainText(text, limit = 200) {
 
 // ---- mathematics
 
-const LONGEST_FORMULA = 2000;
-const MOST_FORMULAS = 400;
-const ENVIRONMENTS = /^\\begin\{((?:align|aligned|equation|gather|gathered|cases|array|split|[pbBvV]?matrix)\*?)\}/;
-
-/** Where the formula that begins at `at` ends: {from, to, inner, display}, or null where none does. */
-function formulaAt(text, at) {
-  const window = text.slice(at, at + LONGEST_FORMULA);
-  const between = (open, close, display) => {
-    const end = window.indexOf(close, open.length);
-    if (end < 0) return null;
-    const inner = window.slice(open.length, end);
-    return inner.trim() ? { from: at, to: at + end + close.length, inner, display } : null;
-  };
-  if (window.startsWith("$$")) return between("$$", "$$", true);
-  if (window[0] === "$") {
-    // A price is no formula: `$5 and $6` opens before a digit and would close after a space.
-    const found = between("$", "$", false);
-    if (!found || /^\s|\s$|\n\s*\n/.test(found.inner) || /^\d/.test(text.slice(found.to, found.to + 1))) return null;
-    return found;
-  }
-  if (window.startsWith("\\(")) return between("\\(", "\\)", false);
-  if (window.startsWith("\\[")) return between("\\[", "\\]", true);
-  if (/^\\(?:boxed|fbox|framebox)\s*\{/.test(window)) {
-    const end = closingBrace(window);
-    return end < 0 ? null : { from: at, to: at + end + 1, inner: window.slice(0, end + 1), display: false };
-  }
-  const environment = ENVIRONMENTS.exec(window);
-  if (environment) {
-    const close = `\\end{${environment[1]}}`;
-    const end = window.indexOf(close);
-    if (end < 0) return null;
-    const to = end + close.length;
-    return { from: at, to: at + to, inner: window.slice(0, to), display: true };
-  }
-  return null;
-}
-
-/** Where the first brace of a text closes, or -1. */
-function closingBrace(text) {
-  let depth = 0;
-  for (let i = text.indexOf("{"); i < text.length; i++) {
-    if (text[i] === "\\") i += 1;
-    else if (text[i] === "{") depth += 1;
-    else if (text[i] === "}" && (depth -= 1) === 0) return i;
-  }
-  return -1;
-}
-
-/** The formulas of a text, from left to right. */
-function formulasIn(text) {
-  const found = [];
-  let at = 0;
-  while (found.length < MOST_FORMULAS) {
-    const next = text.slice(at).search(/[$\\]/);
-    if (next < 0) break;
-    at += next;
-    const formula = formulaAt(text, at);
-    if (formula) {
-      found.push(formula);
-      at = formula.to;
-    } else {
-      at += text[at] === "\\" ? 2 : text.startsWith("$$", at) ? 2 : 1;
-    }
-  }
-  return found;
-}
-
-// What moves, hides, colors or redefines: set, such a formula would not show what was written, so it is shown as written.
-const TRICKS = new RegExp("\\\\(?:href|url|includegraphics|html|[mh]?kern|[mh]skip|hspace|vspace|raise|lower|move|[vh]?phantom|" +
-  "[a-z]*[lrc]lap|smash|rule|(?:text|back)?color|[f]?colorbox|definecolor|[egx]?def|let|futurelet|(?:re)?newcommand|providecommand|" +
-  "char)|(?:\\\\!\\s*){4}");
-
-/** A formula set by KaTeX, or null where KaTeX does not take it, or should not. */
-function setFormula(formula) {
-  if (TRICKS.test(formula.inner)) return null;
-  const holder = make("span", { class: "formula" });
-  try {
-    katex.render(formula.inner, holder, {
-      displayMode: formula.display,
-      throwOnError: true,
-      trust: false,
-      strict: "ignore",
-      maxExpand: 200,
-      maxSize: 8,
-      macros: {},
-    });
-  } catch (error) {
-    // Broken TeX is what models write: it is shown as they wrote it. (A deep nest of braces is a RangeError.)
-    if (error instanceof katex.ParseError || error instanceof RangeError) return null;
-    throw error;
-  }
-  // What sets to nothing (`{{}}`) would be hidden. KaTeX itself writes zero-width spaces.
-  return holder.querySelector(".katex-html").textContent.replaceAll("\u200b", "").trim() ? holder : null;
+/** A formula: a tree of [tag, attributes, child, …] that `show/formulas.py` made and checked. Its texts become text nodes. */
+function mathNode([tag, attributes, ...children]) {
+  const element = document.createElementNS("http://www.w3.org/1998/Math/MathML", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children.map((child) => (typeof child === "string" ? child : mathNode(child))));
+  return element;
 }
 
 // ---- a text with its formulas, found words and answer
@@ -187,11 +100,11 @@ const NEXT_PIECE = 200000;
 /**
  * Appends a text.
  *
- * `math` sets its formulas; `find` is a lower-case text to mark; `span` is where the answer lies, [start, end]. A text
+ * `formulas` are set: [start, end, tree]; `find` is a lower-case text to mark; `span` is where the answer lies, [start, end]. A text
  * that goes on for long is shown in pieces.
  */
-function appendProse(parent, text, { math = false, find = "", span = null } = {}) {
-  appendPiece(parent, text.slice(0, FIRST_PIECE), { math, find, span });
+function appendProse(parent, text, { formulas = [], find = "", span = null } = {}) {
+  appendPiece(parent, text.slice(0, FIRST_PIECE), { formulas, find, span });
   let done = FIRST_PIECE;
   if (text.length <= done) return;
   const more = make("button", { class: "more", type: "button" });
@@ -199,7 +112,7 @@ function appendProse(parent, text, { math = false, find = "", span = null } = {}
   label();
   more.addEventListener("click", () => {
     const rest = make("span");
-    appendPiece(rest, text.slice(done, done + NEXT_PIECE), { math: false, find, span: null });
+    appendPiece(rest, text.slice(done, done + NEXT_PIECE), { formulas: [], find, span: null });
     more.before(rest);
     done += NEXT_PIECE;
     if (done >= text.length) more.remove();
@@ -208,21 +121,16 @@ function appendProse(parent, text, { math = false, find = "", span = null } = {}
   parent.append(more);
 }
 
-function appendPiece(parent, text, { math, find, span }) {
+function appendPiece(parent, text, { formulas, find, span }) {
   const marks = marksOf(text, find, span);
   let at = 0;
-  for (const formula of math ? formulasIn(text) : []) {
-    appendMarked(parent, text, at, formula.from, marks);
-    const set = setFormula(formula);
-    if (set) {
-      const inside = marks.filter((mark) => mark.from < formula.to && mark.to > formula.from);
-      set.title = plainText(text.slice(formula.from, formula.to));
-      for (const mark of inside) set.classList.add(mark.kind);
-      parent.append(set);
-    } else {
-      appendMarked(parent, text, formula.from, formula.to, marks);
-    }
-    at = formula.to;
+  for (const [from, to, tree] of formulas) {
+    if (to > text.length) break;
+    appendMarked(parent, text, at, from, marks);
+    const set = make("span", { class: "formula", title: plainText(text.slice(from, to)) }, mathNode(tree));
+    for (const mark of marks) if (mark.from < to && mark.to > from) set.classList.add(mark.kind);
+    parent.append(set);
+    at = to;
   }
   appendMarked(parent, text, at, text.length, marks);
 }

@@ -170,6 +170,10 @@ def _choose(scheduler: str, policy: Any, env: VectorEnv) -> str:
     if scheduler == "auto" and chosen == "streaming" and not hasattr(env, "envs"):
         chosen = "batched"
     missing = [name for name in _NEEDS[chosen] if not callable(getattr(policy, name, None))]
+    if isinstance(policy, str):
+        raise InvalidValueError(
+            f"policy must be an object, got the name {policy!r}: mathturn_gym.wrappers.load_policy({policy!r}) loads it"
+        )
     if missing:
         raise InvalidValueError(
             f"scheduler {chosen!r} needs a policy with {', '.join(f'{name}()' for name in missing)}, which {policy!r} does"

@@ -34,6 +34,7 @@ except ImportError as error:  # pragma: no cover - in an environment of its own
 
 
 _LOG = logging.getLogger(__name__)
+_SESSION_ROUTES: Final = ("/reset", "/step", "/state")
 _SWITCH_INTERVAL: Final = 0.0005
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
@@ -54,8 +55,7 @@ def create_app(
 ) -> FastAPI:
     """The environment as an OpenEnv application, for any ASGI server.
 
-    Besides OpenEnv's routes (`/ws`, `/reset`, `/step`, `/state`, `/schema`, `/metadata`, `/health` and the tasks) it has
-    `/info` (settings and protocol version), `/ready` (503 where no session is free), `/metrics` (Prometheus) and `/play` (a
+    Besides OpenEnv's routes (`/ws`, `/schema`, `/metadata`, `/health` and the tasks) it has `/info` (settings and protocol version), `/ready` (503 where no session is free), `/metrics` (Prometheus) and `/play` (a
     page to play an episode on).
 
     Args:
@@ -90,8 +90,11 @@ def create_app(
         mode="simulation",
     )
     app.title, app.description = "mathturn_gym", "A multi-turn mathematics environment in OpenEnv's protocol."
-    # There are no tools here, and sessions opened over HTTP would only take places.
-    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) != "/mcp"]
+    # There are no tools here, and sessions opened over HTTP would only take places. OpenEnv gives each request over HTTP an
+    # environment of its own, in which no step can follow a reset.
+    app.router.routes[:] = [
+        route for route in app.router.routes if getattr(route, "path", None) not in ("/mcp", *_SESSION_ROUTES)
+    ]
     _add_routes(app, service)
     if allowed_hosts is None:
         allowed_hosts = () if api_keys else LOOPBACK
@@ -220,6 +223,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def play() -> HTMLResponse:
         """A page on which to play an episode."""
         return HTMLResponse(page, headers=_PAGE_HEADERS)
+
+    async def session_route() -> JSONResponse:
+        text = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
+        return JSONResponse({"detail": text}, 410)
+
+    for path in _SESSION_ROUTES:
+        app.add_api_route(path, session_route, methods=["GET", "POST"], include_in_schema=False)
 
     async def mistake(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)

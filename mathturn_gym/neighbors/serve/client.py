@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from mathturn_gym.base.render import print_new, render_dialogue
+from mathturn_gym.base.render import draw_dialogue, print_new, render_dialogue
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.config import env_parameters
 from mathturn_gym.env.dialogue import Dialogue, Tokenizer
@@ -71,7 +71,7 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         server: URL of a server that `mathturn serve` started.
         api_key: Its key; None takes the environment variable `MATHTURN_API_KEY`, where there is one.
         tokenizer: For `dialogue`; None loads what the server names. One with other ids is an error.
-        render_mode: "human", "ansi" or None, as in `MathMultiTurnEnv`.
+        render_mode: As in `MathMultiTurnEnv`.
         server_timeout: Seconds to wait for a reply.
         **expected: Keywords of `MathMultiTurnEnv` that the server must have been started with.
 
@@ -184,7 +184,7 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         self._session.send("step", {"text": "", "tokens": action.tolist()})
         self._sent = action.astype(np.int64)
 
-    def render(self) -> str | None:
+    def render(self) -> Any:
         """The dialogue so far with its verdicts; see `MathMultiTurnEnv.render`."""
         if self.render_mode is None:
             gym.logger.warn("render() does nothing without a render_mode: gym.make(id, render_mode='ansi')")
@@ -193,7 +193,8 @@ class RemoteEnv(gym.Env[Ids, Ids]):
             raise EpisodeStateError("render() before reset(): there is no episode yet")
         if self.render_mode == "human":
             return None
-        return render_dialogue(self._problem, self._turns, self._stop_reason, system_prompt=self._system_prompt)
+        show = draw_dialogue if self.render_mode == "rgb_array" else render_dialogue
+        return show(self._problem, self._turns, self._stop_reason, system_prompt=self._system_prompt)
 
     def close(self) -> None:
         """Ends the session."""

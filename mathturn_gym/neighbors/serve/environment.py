@@ -20,7 +20,7 @@ from mathturn_gym.env.dialogue import completion_ids
 from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
 from mathturn_gym.neighbors.serve._protocol import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
 from mathturn_gym.neighbors.serve.limits import Limits, Metrics
-from mathturn_gym.problems import SPLITS, ProblemSource
+from mathturn_gym.problems import SPLITS, ProblemSource, load_problems
 from mathturn_gym.types import Ids, Problem
 
 try:
@@ -60,7 +60,7 @@ class MathObservation(Observation):
 
     Attributes:
         text: What the environment says now: the problem, then the feedback.
-        tokens: Token ids of the context from position `start` on, as far as `send_tokens` asked for them at the reset.
+        tokens: Token ids of the context from position `start` on: the new ones, or what `send_tokens` asked for.
         start: See `tokens`.
         truncated: The context budget is used up (`done` is then true as well).
         info: The environment's info.
@@ -104,7 +104,8 @@ class Service:
         if config.value("render_mode") is not None:
             raise InvalidValueError(f"render_mode is the client's to choose, a server has none, got {config!r}")
         self.config, self.limits, self.metrics = config, limits, Metrics()
-        first: Any = config.make(problems=config.value("problems")).unwrapped
+        how: Any = {name: getattr(config, name) for name in ("fields", "skip_bad_rows", "shuffle")}
+        first: Any = config.make(problems=load_problems(config.value("problems"), **how)).unwrapped
         limits.check_action_fits(first.max_completion_tokens)
         # What the first has loaded serves all of them.
         shared = {"dialogue": first.dialogue, "verifier": first.verifier}
@@ -203,7 +204,7 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
         self._envs: dict[str | None, MathMultiTurnEnv] = {}
         self._env: MathMultiTurnEnv | None = None
         self._info: dict[str, Any] = {}
-        self._send_tokens = "none"
+        self._send_tokens = "new"
         self._episode_id: str | None = None
 
     # ---- OpenEnv
@@ -216,8 +217,8 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
             episode_id: A name for `state`; None makes one.
             **options: `index`, `problem_id`, `family`, `level` and `episode` as in the environment's `reset`; `split` plays that
                 split of the problems, and with an `index` and no seed its task of that number; `send_tokens` says which ids
-                observations carry: "all" of the context, the "new" ones, or "none" (at first: who shows observations to a
-                model as they are would fill its context with them). It stays as it was chosen.
+                observations carry: "all" of the context, the "new" ones (the default), or "none" (for a client that shows
+                observations to a model as they are). It stays as it was chosen.
         """
         for name in options:
             if name not in _RESET_OPTIONS:

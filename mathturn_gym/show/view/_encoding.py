@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,14 +24,17 @@ import numpy.typing as npt
 
 from mathturn_gym.base.render import STATUSES
 from mathturn_gym.base.text import TokenTexts
+from mathturn_gym.show.formulas import FormulaSetter, formulas_in
 from mathturn_gym.show.view.records import Message, ViewEpisode
 from mathturn_gym.types import NO_VERSION
+from mathturn_gym.verifier import answer_key
 
 BLOCK_SIZE: Final = 256
 _SNIPPET: Final = 160
 _LETTER: Final = {status: style.letter for status, style in STATUSES.items()}
 _UNJUDGED: Final = "-"
 _ALIGNMENT: Final = 4
+_TEX: Final = re.compile(r"[\\^_{]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,12 @@ def blocks(episodes: Sequence[ViewEpisode], texts: TokenTexts) -> Iterator[Block
         episodes: Any number.
         texts: Says what the ids mean that come without a text.
     """
+    setter = FormulaSetter()
     for start in range(0, len(episodes), BLOCK_SIZE):
         part = episodes[start : start + BLOCK_SIZE]
         yield Block(
             pack_json(_index(part)),
-            pack_json([_dialogue(episode, texts) for episode in part]),
+            pack_json([_dialogue(episode, texts, setter) for episode in part]),
             _pack(_tokens(part, texts)),
         )
 
@@ -110,9 +115,16 @@ def _row(episode: ViewEpisode) -> dict[str, Any]:
         "own": int(episode.mask.sum()),
         "logprob": float(known.mean()) if known.size else None,
         "version": _version(episode.versions),
+        "repeated": _repeats(answers),
         "cut": any(answer.truncated for answer in answers),
         "snippet": _snippet(episode.messages),
     }
+
+
+def _repeats(answers: Sequence[Message]) -> bool:
+    """Returns True where an answer that was not right is given again."""
+    keys = [answer_key(a.verdict.answer) for a in answers if a.verdict and a.verdict.answer and not a.verdict.correct]
+    return len(set(keys)) < len(keys)
 
 
 def _version(versions: npt.NDArray[np.int32] | None) -> int | None:
@@ -128,28 +140,55 @@ def _snippet(messages: Sequence[Message]) -> str:
     return " ".join(text[: 4 * _SNIPPET].split())[:_SNIPPET]
 
 
-def _dialogue(episode: ViewEpisode, texts: TokenTexts) -> dict[str, Any]:
+def _dialogue(episode: ViewEpisode, texts: TokenTexts, setter: FormulaSetter) -> dict[str, Any]:
     return {
-        "messages": [_message(episode, message, texts) for message in episode.messages],
+        "messages": [_message(episode, message, texts, setter) for message in episode.messages],
+        "sent": _prompt_as_sent(episode, texts),
         "gold": list(episode.gold),
+        # A gold answer is a formula without its dollars.
+        "goldFormulas": [setter(gold) if _TEX.search(gold) else None for gold in episode.gold],
         "facts": dict(episode.facts),
     }
 
 
-def _message(episode: ViewEpisode, message: Message, texts: TokenTexts) -> dict[str, Any]:
+def _prompt_as_sent(episode: ViewEpisode, texts: TokenTexts) -> str | None:
+    """Returns the prompt with its system message and template, as the policy got it; None where that is unknown."""
+    prompt = next((message for message in episode.messages if message.role == "user"), None)
+    if prompt is None or prompt.end <= prompt.start or prompt is not episode.messages[0]:
+        return None
+    return _text_of(episode, prompt, texts)
+
+
+def _text_of(episode: ViewEpisode, message: Message, texts: TokenTexts) -> str | None:
+    """Returns the text of a message's tokens."""
+    if episode.token_texts is not None:
+        return "".join(episode.token_texts[message.start : message.end])
+    return texts.decode(episode.ids[message.start : message.end].tolist())
+
+
+def _formulas(text: str | None, setter: FormulaSetter) -> list[list[Any]] | None:
+    """Returns the formulas of a text that can be set, as [start, end, tree] in a browser's units."""
+    if text is None or not ("$" in text or "\\" in text):
+        return None
+    found = ((one, setter(one.inner, display=one.display)) for one in formulas_in(text))
+    return [[*(_utf16(text, (one.start, one.end)) or ()), tree] for one, tree in found if tree is not None] or None
+
+
+def _message(episode: ViewEpisode, message: Message, texts: TokenTexts, setter: FormulaSetter) -> dict[str, Any]:
     """A message with what it has; what it does not have is left out."""
-    text = message.text
-    if text is None and episode.token_texts is not None:
-        text = "".join(episode.token_texts[message.start : message.end])
-    elif text is None:
-        text = texts.decode(episode.ids[message.start : message.end].tolist())
+    text = _text_of(episode, message, texts) if message.text is None else message.text
     fields: dict[str, Any] = {"role": message.role, "text": text, "start": message.start, "end": message.end}
     if message.verdict is not None:
         verdict = message.verdict
         fields |= {"status": _LETTER[verdict.status], "reason": verdict.reason, "answer": verdict.answer}
         fields |= {"span": _utf16(message.text, verdict.span), "tier": verdict.tier, "rule": verdict.rule}
         fields |= {"score": verdict.value}
-    fields |= {"reward": message.reward, "budget": message.budget, "cut": message.truncated or None}
+    fields |= {
+        "formulas": _formulas(text, setter),
+        "reward": message.reward,
+        "budget": message.budget,
+        "cut": message.truncated or None,
+    }
     return {name: value for name, value in fields.items() if value is not None or name == "text"}
 
 

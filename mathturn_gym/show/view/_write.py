@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -26,8 +23,6 @@ from mathturn_gym.types import Episode
 
 _SCRIPTS: Final = ("data.js", "text.js", "scales.js", "tokens.js", "dialogue.js", "list.js", "figures.js", "app.js")
 """In this order: each uses what those before it define."""
-
-_FONT: Final = re.compile(r"url\((fonts/[\w-]+\.woff2)\)")
 
 
 def render_page(about: Mapping[str, Any], blocks: Iterable[tuple[int, Block]]) -> str:
@@ -65,7 +60,6 @@ def policy_of(*, live: bool = False) -> str:
 
 def _rules(*, live: bool) -> dict[str, str]:
     return {
-        "font-src": "data:",
         "connect-src": "'self'" if live else "'none'",
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
@@ -74,22 +68,13 @@ def _rules(*, live: bool) -> dict[str, str]:
 
 @cache
 def _code() -> tuple[str, ...]:
-    """The scripts: KaTeX, and ours as one."""
+    """The scripts, as one."""
     own = "\n".join(pages.asset(f"view/{name}") for name in _SCRIPTS)
-    notice = "/* KaTeX, MIT license, Copyright (c) 2013-2020 Khan Academy and other contributors */\n"
-    return f"{notice}{pages.asset('view/katex/katex.min.js')}", f'"use strict";\n(() => {{\n{own}\n}})();'
+    return (f'"use strict";\n(() => {{\n{own}\n}})();',)
 
 
-@cache
 def _styles() -> str:
-    """KaTeX's styles with their fonts in them, and ours."""
-    katex = _FONT.sub(lambda font: f"url({_font(font[1])})", pages.asset("view/katex/katex.min.css"))
-    return katex + pages.asset("view/view.css")
-
-
-def _font(name: str) -> str:
-    data = (files("mathturn_gym") / "assets" / "view" / "katex" / name).read_bytes()
-    return f"data:font/woff2;base64,{base64.b64encode(data).decode('ascii')}"
+    return pages.asset("view/view.css")
 
 
 # ---- the tokenizer of a run, found without the network

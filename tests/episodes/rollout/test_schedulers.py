@@ -117,6 +117,10 @@ def test_what_cannot_be_is_refused() -> None:
         InvalidValueError, match=r"needs a policy with submit\(\), advance\(\), cancel\(\), release\(\)"
     ):
         collect(envs(1), RandomPolicy(9), 1, scheduler="streaming")
+    with pytest.raises(
+        InvalidValueError, match=r"policy must be an object, got the name 'builtin': .*load_policy\('builtin'\)"
+    ):
+        collect(envs(1), "builtin", 1)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="problem_ids must be a list of ids, got the text 'p/1'"):
         collect(envs(1), RandomPolicy(9), 1, problem_ids="p/1")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,10 +67,35 @@ def test_openenvs_client_plays_an_episode_by_text(serving: Serving, client: Any)
         assert (state["step_count"], state["problem_id"], state["turns_left"]) == (3, "p/1", 0)
 
 
+def shows(shown: Any, sent: Any) -> bool:
+    """True where everything that a page shows of a message stands in it."""
+    if isinstance(shown, dict):
+        return isinstance(sent, dict) and all(name in sent and shows(shown[name], sent[name]) for name in shown)
+    return bool(shown == sent)
+
+
+def test_the_page_shows_the_messages_as_they_are(serving: Serving) -> None:
+    from websockets.sync.client import connect
+
+    page = (Path(__file__).parents[3] / "docs" / "serve.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    messages = [(part[0], json.loads(part[2:])) for part in re.split(r"\n(?=[<>] )", block.strip())]
+    assert len(messages) == 11
+    server = serving(problems="add1", num_turns=2, max_completion_tokens=32)
+    with connect(f"ws{server.url.removeprefix('http')}/ws") as socket:
+        for direction, message in messages:
+            if direction == ">":
+                socket.send(json.dumps(message))
+                continue
+            sent = json.loads(socket.recv(timeout=10))
+            assert shows(message, sent), (message, sent)
+
+
 def test_send_tokens_says_which_ids_come(serving: Serving, client: Any) -> None:
     with client(base_url=serving().url).sync() as env:
-        assert env.reset(seed=0).observation["tokens"] == []
+        unasked = env.reset(seed=0).observation["tokens"]
         everything = env.reset(seed=0, send_tokens="all").observation
+        assert unasked == everything["tokens"]
         assert env.reset(seed=0, send_tokens="none").observation["tokens"] == []
         step = env.step({"text": "?"}).observation
         assert (step["tokens"], step["start"]) == ([], step["info"]["completion_budget"] and step["start"])
@@ -182,18 +209,14 @@ def test_finite_problems_are_tasks_in_their_order(serving: Serving) -> None:
     assert ids == [one for one in (p.id for p in problems) if one in ids]
 
 
-def test_openenvs_stateless_routes(serving: Serving) -> None:
-    """Each call has an environment of its own there: reset shows a problem, step has none to answer."""
+def test_episodes_are_played_in_sessions_alone(serving: Serving) -> None:
+    """Each request over HTTP would have an environment of its own, in which no step can follow a reset."""
     url = serving().url
-    status, reply = call(f"{url}/reset", {"seed": 3})
-    assert (status, reply["done"]) == (200, False)
-    assert reply["observation"]["text"].startswith("Solve")
-    assert call(f"{url}/step", {"action": {"text": "x"}}) == (
-        400,
-        {"detail": "InvalidValueError: step before reset: reset to begin an episode"},
-    )
-    assert call(f"{url}/step", {"action": {}})[0] == 422
-    assert call(f"{url}/state")[1]["step_count"] == 0
+    listed = call(f"{url}/openapi.json")[1]["paths"]
+    for path, data in (("reset", {"seed": 3}), ("step", {"action": {"text": "x"}}), ("state", None)):
+        status, told = call(f"{url}/{path}", data)
+        assert (status, "/ws" in told["detail"], f"/{path}" in listed) == (410, True, False)
+    assert {"/schema", "/info", "/ready"} <= set(listed)
     assert call(f"{url}/health") == (200, {"status": "healthy"})
     assert call(f"{url}/metadata")[1]["name"] == "MathMultiTurn-v0"
     assert call(f"{url}/mcp", {})[0] == 404

@@ -140,7 +140,7 @@ def test_an_episode_is_read_as_its_dialogue(tab: Tab, before: list[Episode], sho
     assert (
         tab.texts(".message .verdict")[-1].split()[-1] == first.verdicts[-1].status.value.replace("_", " ").split()[-1]
     )
-    assert tab.count(".message .formula .katex") >= first.num_turns
+    assert tab.count(".message .formula math") >= first.num_turns
     assert "gold answer" in tab.text(".message.user footer")
     assert tab.text(".facts-line").count("reward") == 1
     used, budget = len(first.turns[0].ids), first.budgets[0]
