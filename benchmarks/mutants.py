@@ -275,7 +275,7 @@ def main() -> None:
             importlib.import_module(name)
     tree, chosen = Tree(args.out / "tree"), set()
     for name, (file, tests) in ((target, pair) for target in args.only for pair in TARGETS[target]):
-        source = (ROOT / "mathturn_gym" / file).read_bytes()
+        source = (tree.place / "mathturn_gym" / file).read_bytes()
         drawn = list(mutants(file, source.decode()))
         if args.sample is not None and args.sample < len(drawn):
             random.Random(args.seed).shuffle(drawn)  # a larger sample begins with the smaller one
