@@ -27,7 +27,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -50,7 +50,7 @@ TARGETS: Final[dict[str, list[tuple[str, str]]]] = {
         )
     ],
     "files": [("base/files.py", f"tests/base/test_files.py tests/base/test_json.py {FOLDERS}")],
-    "import_paths": [("base/import_paths.py", f"tests/base/test_import_paths.py {FOLDERS} tests/cli/test_evaluate.py")],
+    "import_paths": [("base/import_paths.py", f"tests/base/test_import_paths.py {FOLDERS}")],
     "serve": [
         (f"neighbors/serve/{name}.py", SERVE)
         for name in ("_connections", "_middleware", "_protocol", "app", "environment", "limits")
@@ -273,27 +273,27 @@ def main() -> None:
     ):
         with suppress(ImportError):  # loaded once, before the forks; a test that needs it says so
             importlib.import_module(name)
-    tree, chosen = Tree(args.out / "tree"), set()
+    tree, drawn = Tree(args.out / "tree"), list[Any]()
     for name, (file, tests) in ((target, pair) for target in args.only for pair in TARGETS[target]):
         source = (tree.place / "mathturn_gym" / file).read_bytes()
-        drawn = list(mutants(file, source.decode()))
-        if args.sample is not None and args.sample < len(drawn):
-            random.Random(args.seed).shuffle(drawn)  # a larger sample begins with the smaller one
-            drawn = drawn[: args.sample]
-        seen: dict[str, int] = defaultdict(int)
-        for mutant in drawn:
+        found: list[Any] = list(mutants(file, source.decode()))
+        seen: Counter[str] = Counter()
+        for number, mutant in enumerate(found):
             key = f"{file}: {source[mutant.start : mutant.end].decode()} -> {mutant.text}"
             seen[key] += 1
-            key += f" #{seen[key]}" * (seen[key] > 1)
-            chosen.add(key)
-            if key in known and not (args.again and known[key]["outcome"] == "survived"):
-                continue
-            began = time.monotonic()
-            outcome = outcome_of(tree, mutant, source, reached(tree, file, tests, args.out), tests.split())
-            known[key] = {"key": key, "target": name, "line": mutant.line, "outcome": outcome}
-            with log.open("a") as stream:
-                stream.write(json.dumps({**known[key], "seconds": round(time.monotonic() - began, 1)}) + "\n")
-    raise SystemExit(report([known[key] for key in chosen]))
+            found[number] = (f"{key} #{seen[key]}", name, tests, source, mutant)
+        random.Random(args.seed).shuffle(found)  # a larger sample begins with the smaller one
+        drawn += enumerate(found[: args.sample])
+    drawn.sort(key=lambda pair: pair[0])  # each file gets its turn: a call that is stopped has looked at all of them
+    for _, (key, name, tests, source, mutant) in drawn:
+        if key in known and not (args.again and known[key]["outcome"] == "survived"):
+            continue
+        began = time.monotonic()
+        outcome = outcome_of(tree, mutant, source, reached(tree, mutant.file, tests, args.out), tests.split())
+        known[key] = {"key": key, "target": name, "line": mutant.line, "outcome": outcome}
+        with log.open("a") as stream:
+            stream.write(json.dumps({**known[key], "seconds": round(time.monotonic() - began, 1)}) + "\n")
+    raise SystemExit(report([known[key] for _, (key, *_) in drawn]))
 
 
 def report(rows: list[dict[str, Any]]) -> int:

@@ -454,6 +454,8 @@ def test_a_supervisor_gets_no_key_and_the_same_hashes_every_time(monkeypatch: py
     monkeypatch.setattr(subprocess, "Popen", recorded)
     pool = SymbolicPool(timeout=1.0, memory_mb=1024, workers=1)
     pool.start()
+    if sys.platform == "linux":
+        assert "NoNewPrivs:\t1" in Path(f"/proc/{pool.pid}/status").read_text()
     pool.close()
     assert started[0]["PYTHONHASHSEED"] == "0"
     assert not {name for name in started[0] if "KEY" in name or "TOKEN" in name}
@@ -486,21 +488,29 @@ def test_a_supervisor_gives_up_network_and_privileges(tmp_path: Path) -> None:
 
 
 @LINUX
-@pytest.mark.parametrize(("held", "parked"), [((300, 300, 300), 3), ((600, 500, 10), 1), ((1025, 10, 10), 0)])
+@pytest.mark.parametrize(
+    ("before", "held", "parked"),
+    [(0, (300, 300, 300), 3), (0, (600, 500, 10), 1), (0, (1025, 10, 10), 0), (500, (300, 300, 300), 1)],
+)
 def test_a_case_is_parked_while_there_is_room_for_its_memory(
-    monkeypatch: pytest.MonkeyPatch, held: tuple[int, ...], parked: int
+    monkeypatch: pytest.MonkeyPatch, before: int, held: tuple[int, ...], parked: int
 ) -> None:
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(_worker, "_compare", lambda gold, answer: "equal" if gold == "1" else _spin(gold, answer))
     with ours, theirs:
         line = _worker._Line(ours)
         supervisor = _worker.Supervisor(3, 1024, 30.0, os.getpid(), theirs)
-        cases = [_worker._Case(line, {"id": number, "gold": "", "answer": "", "timeout": 60.0}) for number in range(6)]
+        cases = [_worker._Case(line, {"id": number, "gold": "", "answer": "", "timeout": 60.0}) for number in range(7)]
         for child, case, size in zip(supervisor.children, cases[:3], held, strict=True):
             assert child.give(case)
             child.resumed -= 59.0
             monkeypatch.setattr(child, "memory", lambda size=size: size << 20)
-        line.waiting.extend(cases[3:])
+        if before:
+            first = supervisor._spawn()
+            assert first.give(cases[6])
+            first.park(time.monotonic())
+            monkeypatch.setattr(first, "memory", lambda: before << 20)
+        line.waiting.extend(cases[3:6])
         supervisor.turns.append(line)
         supervisor._deal()
         stopped = [child.pid for child in supervisor.children if child.parked]
@@ -509,7 +519,7 @@ def test_a_case_is_parked_while_there_is_room_for_its_memory(
             assert time.monotonic() < end
         supervisor.close()
         supervisor.selector.close()
-    assert len(stopped) == parked
+    assert len(stopped) == parked + bool(before)
 
 
 def test_the_memory_of_a_worker_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
