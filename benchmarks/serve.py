@@ -67,7 +67,7 @@ class Served:
             "max-completion-tokens": ACTION,
             # Room for the bad clients beside the good ones; they are cut off soon.
             "max-sessions": sessions + 64,
-            "session-timeout": 5,
+            "session-timeout": 30,
             "log-level": "error",
         }
         flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
@@ -192,12 +192,18 @@ async def play(
 
 
 async def load(
-    served: Served, sessions: int, duration: float, think: float, *, compare: bool = False
+    served: Served,
+    sessions: int,
+    duration: float,
+    think: float,
+    *,
+    compare: bool = False,
+    seconds: list[float] | None = None,
 ) -> dict[str, Any]:
-    """Many sessions at once; the first error of any of them ends the run."""
+    """Many sessions at once; the first error of any of them ends the run. What a step took is added to `seconds`."""
     env = MathMultiTurnEnv(tokenizer=TOKENIZER, max_completion_tokens=ACTION)
     compared = [Compared(env) if compare else None for _ in range(sessions)]
-    seconds: list[float] = []
+    seconds = [] if seconds is None else seconds
     cpu, own, began = served.cpu_s(), time.process_time(), time.monotonic()
     players = [
         play(served, number, began + duration, think, seconds, compared[number], env) for number in range(sessions)
@@ -358,18 +364,25 @@ async def bad_clients(served: Served, duration: float) -> dict[str, int]:
 async def load_beside_bad_clients(served: Served, args: argparse.Namespace) -> dict[str, Any]:
     """The "thinking" sessions, with bad clients in a process of their own beside them."""
     before, memory, duration = served.counts(), [served.memory_mb()], 60 * args.bad_minutes
+    seconds: list[float] = []
 
     async def watch() -> None:
         while True:
             await asyncio.sleep(60)
             memory.append(await asyncio.to_thread(served.memory_mb))
+            so_far = {"minute": len(memory) - 1, "steps": len(seconds), "memory_mb": memory[-1]}
+            print(json.dumps({**so_far, **milliseconds(seconds)}), file=sys.stderr)
 
     command = [sys.executable, __file__, "--bad-clients-of", str(served.port), "--seconds", str(duration)]
     other = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     watching = asyncio.create_task(watch())
-    figures = await load(served, args.good, duration, args.think, compare=True)
-    watching.cancel()
-    said, _ = await other.communicate()
+    try:
+        figures = await load(served, args.good, duration, args.think, compare=True, seconds=seconds)
+        said, _ = await other.communicate()
+    finally:
+        watching.cancel()
+        if other.returncode is None:
+            other.terminate()
     after = served.counts()
     refused = {
         name.split('"')[1]: value - before.get(name, 0.0)
