@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import functools
 import importlib
 import json
 import os
@@ -27,6 +28,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,9 +41,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SERVE: Final = "tests/neighbors/serve"
 FOLDERS: Final = "tests/robustness/test_folders_from_outside.py"
 READERS: Final = "tests/problems/test_readers.py tests/problems/test_files.py tests/robustness/test_limits.py"
-EPISODES: Final = (
-    "tests/episodes/trajectories/test_files.py tests/show/view/test_sources.py tests/robustness/test_limits.py"
-)
+EPISODES: Final = f"tests/episodes/trajectories/test_files.py tests/show/view/test_sources.py {FOLDERS}"
 TARGETS: Final[dict[str, list[tuple[str, str]]]] = {
     "run_folder": [
         (
@@ -63,8 +63,8 @@ TARGETS: Final[dict[str, list[tuple[str, str]]]] = {
     "readers": [
         ("problems/_readers.py", READERS),
         ("base/parquet.py", f"tests/problems/test_readers.py {FOLDERS}"),
-        ("episodes/trajectories/files.py", f"{EPISODES} {FOLDERS}"),
-        ("show/view/sources.py", f"{EPISODES} {FOLDERS}"),
+        ("episodes/trajectories/files.py", EPISODES),
+        ("show/view/sources.py", EPISODES),
     ],
 }
 PYTEST: Final = (
@@ -214,25 +214,28 @@ class Reached(NamedTuple):
     """The tests that reach a line in their own process."""
 
 
-def reached(tree: Tree, file: str, tests: str, out: Path) -> Reached:
-    """Runs the tests of a file once under coverage, or reads what an earlier call found.
+@functools.cache
+def reached(tree: Tree, tests: str, out: Path) -> dict[str, Reached]:
+    """Runs tests once under coverage and returns, for each target that has these tests, what they reach.
 
     Raises:
-        RuntimeError: they fail as the file is.
+        RuntimeError: they fail as the files are.
     """
-    kept = out / f"lines-{file.replace('/', '-')}.json"
+    kept = out / f"reached-{zlib.crc32(tests.encode()):08x}.json"
     if not kept.exists():
         data, began = tree.place / ".coverage", time.monotonic()
         data.unlink(missing_ok=True)
         os.environ["COVERAGE_FILE"] = str(data)
         if tree.run(tests.split(), 3600.0, "--cov", "mathturn_gym", "--cov-context=test", "--cov-report=") != "passed":
             raise RuntimeError(f"without a mutation, {tests} fail: see {tree.place}/said.txt")
-        found = coverage.CoverageData(str(data))
+        seconds, found, lines = time.monotonic() - began, coverage.CoverageData(str(data)), {}
         found.read()
-        contexts = found.contexts_by_lineno(str(tree.place / "mathturn_gym" / file))
-        lines = {line: sorted({one.partition("|")[0] for one in of if one}) for line, of in contexts.items()}
-        kept.write_text(json.dumps([time.monotonic() - began, lines]))
-    return Reached(*json.loads(kept.read_text()))
+        for file, _ in (pair for pairs in TARGETS.values() for pair in pairs if pair[1] == tests):
+            contexts = found.contexts_by_lineno(str(tree.place / "mathturn_gym" / file))
+            names = {line: sorted({one.partition("|")[0] for one in of if one}) for line, of in contexts.items()}
+            lines[file] = (seconds, names)
+        kept.write_text(json.dumps(lines))
+    return {file: Reached(*found) for file, found in json.loads(kept.read_text()).items()}
 
 
 def outcome_of(tree: Tree, mutant: Mutant, source: bytes, found: Reached, tests: list[str]) -> str:
@@ -289,7 +292,7 @@ def main() -> None:
         if key in known and not (args.again and known[key]["outcome"] == "survived"):
             continue
         began = time.monotonic()
-        outcome = outcome_of(tree, mutant, source, reached(tree, mutant.file, tests, args.out), tests.split())
+        outcome = outcome_of(tree, mutant, source, reached(tree, tests, args.out)[mutant.file], tests.split())
         known[key] = {"key": key, "target": name, "line": mutant.line, "outcome": outcome}
         with log.open("a") as stream:
             stream.write(json.dumps({**known[key], "seconds": round(time.monotonic() - began, 1)}) + "\n")
