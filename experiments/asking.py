@@ -23,11 +23,11 @@ import torch
 from listeners import Asker, prior_of
 from rows import kept_row
 from seeds import shown
+from tiny import PHRASES, Shape, make_tiny_model, train_tokenizer
 
 from mathturn_gym.base.files import write_json
 from mathturn_gym.baselines import load_task, train
 from mathturn_gym.baselines.session import cpu_threads
-from mathturn_gym.baselines.tiny import PHRASES, Shape, make_tiny_model, train_tokenizer
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.env.feedback import AboveBelow
