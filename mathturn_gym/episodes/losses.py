@@ -126,6 +126,7 @@ def trained_logprobs(
     with torch.set_grad_enabled(entropy_graph and torch.is_grad_enabled()):
         # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
         entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)
+    # index_put keeps the graph, and scatters M values: a (B, T, V) log-softmax is never made.
     blank = torch.zeros(batch.input_ids.shape, dtype=logits.dtype, device=logits.device)
     return blank.index_put((row, column), chosen), blank.index_put((row, column), entropy)
 
@@ -346,6 +347,7 @@ def _ratios(now: torch.Tensor, near: torch.Tensor, ratio: Ratio, batch: PackedBa
         return _held(gap.new_zeros(count).index_add(0, segment, gap)).exp()[segment]
     count, segment = batch.segments(ratio)
     sizes = torch.bincount(segment, minlength=count).to(gap.dtype)
+    # Detached: the mean has a value here, and no gradient; each token brings its own below.
     total = torch.zeros(count, dtype=gap.dtype, device=gap.device).index_add(0, segment, gap.detach())
     return (total / sizes)[segment].exp() * (gap - gap.detach()).exp()
 

@@ -177,11 +177,13 @@ class TurnRollout:
                 yield policy
                 policy.wait_for_others()
             return
+        # In the precision of training: log-probs of sampling and of the update then come from one arithmetic.
         with trainer.accelerator.autocast():
             yield self._own_policy(trainer)
 
     def _own_policy(self, trainer: Any) -> CausalLMPolicy:
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        # Caches belong to one model: another one needs a policy of its own.
         if self._policy is None or self._policy[0] is not model:
             args = trainer.args
             policy = CausalLMPolicy(

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems._splits import ALIASES
 from mathturn_gym.problems.base import ProblemSource
-from mathturn_gym.problems.lists import SplitSource
+from mathturn_gym.problems.lists import ALIASES, SplitSource
 from mathturn_gym.problems.rows import RowProblems, numbered
 
 _SAVED: Final = ("dataset_info.json", "dataset_dict.json", "state.json")

@@ -37,6 +37,7 @@ class Mixture(ProblemSource):
         self.sources = tuple(sources)
         if not self.sources:
             raise InvalidValueError("sources must hold at least one source, got none")
+        # Two sources of one name would be one to statistics by source, and to ids.
         names = [source.name for source in self.sources]
         for source_name in names:
             if names.count(source_name) > 1:

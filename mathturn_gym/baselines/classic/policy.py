@@ -177,6 +177,7 @@ class Sb3Policy:
         if not self._recurrent:
             return self._policy.get_distribution(windows)
         states = tuple(torch.stack([row.memory[part] for row in rows], dim=1) for part in (0, 1))
+        # No row begins an episode here: a memory that is empty is empty already.
         starts = torch.zeros(len(rows), device=windows.device)
         distribution, (hidden, cell) = self._policy.get_distribution(windows, states, starts)
         for place, row in enumerate(rows):

@@ -289,6 +289,7 @@ class Counts:
 
 def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) -> Counts:
     """Counts all figures; `turns` is the least T, None takes the most turns that any episode has."""
+    # Problems are the sample: episodes on one problem are not independent.
     groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
     for fact in known:
         groups[fact.problem_id].append(fact)

@@ -142,7 +142,7 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
 class Difference(NamedTuple):
     """A metric of two policies on the same problems.
 
-    Attributes:
+    Args:
         a: The first policy's, NaN where it has nothing to divide by.
         b: The second's.
         difference: b minus a, with its interval; undefined where one of them is.

@@ -116,6 +116,7 @@ def load_batch(path: str | os.PathLike[str]) -> PackedBatch:
 
 def _check_pieces(batch: PackedBatch) -> None:
     """Raises `InvalidValueError` where a piece lies outside its row or its episode."""
+    # `unpack` indexes by these numbers: what a stranger's file says must not reach outside its arrays.
     pieces = batch.pieces
     rows = np.diff(batch.cu_seqlens.numpy().astype(np.int64))
     sizes = np.array([facts.size for facts in batch.facts], np.int64)

@@ -161,6 +161,7 @@ def to_episode(
                 f"metadata[{_FACTS!r}] of sample {sample.ids[0]!r} has {len(facts['versions'])} versions for"
                 f" {int(mask.sum())} ids of completions"
             )
+        # The format has two versions a turn; the episode had one for each id.
         versions[mask] = facts["versions"]
         tail = np.array(facts["tail"], np.int64)
         ids = np.concatenate([ids, tail])
@@ -223,6 +224,8 @@ def _join(
                 " turn 0), and its prompt_mask must be True up to the completion"
             )
         grown = np.zeros(length, np.float32)
+        # A later sequence repeats the ids of earlier turns with log-prob 0: theirs are kept from where they were
+        # sampled.
         grown[: len(logprobs)] = logprobs
         grown[start:] = own[start:]
         ids, logprobs, spans[turn] = sequence.copy(), grown, (start, length)

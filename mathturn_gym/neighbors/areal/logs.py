@@ -66,6 +66,7 @@ def write_original_logs(
         _append(f"{stem}.jsonl", json.dumps(record, ensure_ascii=False) + "\n")
 
 
+# Opened for each line, without a lock, as the original did: compat=True is to the byte.
 def _append(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
     with open(path, "a", encoding="utf-8", newline="") as file:  # noqa: PTH123
@@ -108,8 +109,8 @@ class LoggedTurn:
 class TrajectoryLog:
     """Writes the logs of whole trajectories: one block per file, appended at once and under a lock.
 
-    Every record has the run and the attempt (the how-manieth trajectory of this run on this query), so that epochs
-    and runs in one file stay apart. A query id is made a file name from which the id can be read back, and that cannot
+    Every record has the run and the attempt (which trajectory of this run on this query it is), so that epochs and
+    runs in one file stay apart. A query id is made a file name from which the id can be read back, and that cannot
     leave the folder; control characters in a model's text are written as escapes.
 
     Args:

@@ -52,6 +52,7 @@ async def in_thread(function: Callable[..., T], *args: Any, timeout: float | Non
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 
+    # Daemon: a verifier that hangs must not keep the process from ending.
     threading.Thread(target=run, name=f"mathturn-{getattr(function, '__name__', 'call')}", daemon=True).start()
     async with asyncio.timeout(timeout):
         return await done

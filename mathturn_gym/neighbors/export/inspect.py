@@ -187,6 +187,7 @@ def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> Eval
     ends = [*episode.turn_spans[1:, 0].tolist(), len(episode.ids)]
     for turn, (start, end), follows in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
         output = _output(turn, model, texts, _part(record, start, end))
+        # As `inspect view` shows it: what the completion could have had.
         config = GenerateConfig(max_tokens=turn.budget, logprobs=True)
         events.append(
             ModelEvent(model=model, input=list(messages), tools=[], tool_choice="none", config=config, output=output)
@@ -273,6 +274,7 @@ def _episode(sample: EvalSample, log: str) -> Episode:
     for message in sample.messages:
         for name, column in columns.items():
             column += _own(message, name, who)
+    # Messages do not say whose their ids are: the spans of the turns do.
     mask = np.zeros(len(columns["ids"]), np.int64)
     try:
         for start, end in facts["turn_spans"]:

@@ -132,6 +132,7 @@ def to_verl(episodes: Sequence[Episode], *, discount: float = 1.0) -> list[dict[
     rows = []
     for episode in episodes:
         for number, stream in enumerate(_streams(episode, None)):
+            # verl wants all log-probs or none.
             known = not bool(np.isnan(stream.logprobs).any())
             rows.append(
                 {
@@ -165,6 +166,7 @@ def to_areal(episode: Episode, *, discount: float = 1.0) -> dict[str, torch.Tens
     import torch
 
     streams = _streams(episode, "AReaL")
+    # Padded to the longest segment: AReaL stacks the rows of an episode.
     width = max(len(stream.all_ids) for stream in streams)
 
     def padded(rows: Sequence[npt.NDArray[Any]], fill: int, dtype: npt.DTypeLike) -> torch.Tensor:

@@ -125,6 +125,7 @@ def modular(draw: Draw, level: int) -> Question:
             ),
             a * b % m if product else pow(a, b, m),
         )
+    # Only numbers without a common factor with m have an inverse.
     a = draw.coprime(2, m - 1, m)
     if level == 4:
         return whole(
@@ -227,6 +228,7 @@ def bases(draw: Draw, level: int) -> Question:
             ),
             digits,
         )
+    # Bases up to 9: letters for digits would ask for a convention, not for arithmetic.
     other = draw.pick([b for b in range(2, 10) if b != base])
     return Question(
         lambda w: (
@@ -247,6 +249,7 @@ def _in_base(number: int, base: int) -> str:
 @family("percentages")
 def percentages(draw: Draw, level: int) -> Question:
     """Percentages and parts of a quantity."""
+    # Multiples of 5 % of multiples of 20 are whole numbers.
     percent = 5 * draw.between(1, 19)
     if level == 1:
         amount = 20 * draw.between(1, 50)
