@@ -111,7 +111,6 @@ class RowReader:
         if schema is None:
             columns = ", ".join(short(field) for field in list(row)[:12]) or "none"
             raise RowError("", f"has no known schema; fields found: {columns}; known: {KNOWN}; {_MAPPING_HELP}")
-        # Its long worked answer would be taken for the answer itself, and never match.
         if schema.read is _question and frozenset(row) in self._marked:
             raise RowError("answer", f"must end in '#### n' like the rows before, got {short(row['answer'])}")
         found = schema.read(row)

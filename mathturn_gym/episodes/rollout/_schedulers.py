@@ -205,7 +205,6 @@ class _VectorSlots:
         return {**dict.fromkeys(recorders, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
 
     def _reset(self, slot: int, number: int) -> tuple[Any, dict[str, Any]]:
-        # Gymnasium resets a single place by a mask; seeds and options go to every place, and count for this one alone.
         mask = np.zeros(self._env.num_envs, np.bool_)
         mask[slot] = True
         observations, infos = self._env.reset(
