@@ -422,6 +422,7 @@ def _check_batch(
     ):
         if tensor is not None and tensor.shape != batch.input_ids.shape:
             raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
+    # Half an episode would be averaged as if it were one, and the loss would depend on the micro-batches.
     if ("sequence" in (ratio, normalization) or ratio == "product") and batch.split_episodes:
         raise InvalidValueError(
             f"sequence ratios and means need whole episodes, but only a part of "
@@ -441,6 +442,7 @@ def _turn_weights(kl_weight: float | Sequence[float]) -> tuple[float, ...]:
 
 def _by_turn(weights: Sequence[float], batch: PackedBatch) -> torch.Tensor:
     """The weight of each trained id's turn, (M,)."""
+    # Turns beyond the list take its last weight: episodes have no fixed number of turns.
     table = torch.tensor(weights, dtype=torch.float64, device=batch.device)
     return table[batch.turn_index[batch.loss_mask].long().clamp(max=len(weights) - 1)]
 

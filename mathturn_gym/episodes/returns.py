@@ -184,6 +184,7 @@ def advantages(
         if estimator == "shrunk_rloo":
             options["shrinkage"] = None if shrinkage is None else check_float("shrinkage", shrinkage, low=0.0)
         result = _TABLE_ESTIMATORS[estimator](table, **options)
+    # Whole-episode estimators have G[0] at every turn, whose discounts are inside it.
     if discount_states and estimator not in _WHOLE_EPISODE:
         result = result * gamma ** np.arange(result.shape[1])
     spoken: npt.NDArray[np.float32] = np.where(table.spoken, result, 0.0).astype(np.float32)
@@ -500,6 +501,7 @@ def _value_table(episodes: Sequence[Episode], values: Sequence[npt.ArrayLike], t
     for e, (episode, given) in enumerate(zip(episodes, values, strict=True)):
         who = f"values[{e}] of episode {episode.index} on {episode.problem_id!r}"
         array = np.asarray(given, dtype=np.float64)
+        # Truncated is not terminated (law 8): what would have followed is the critic's to say.
         allowed = (episode.num_turns + 1,) if episode.truncated else (episode.num_turns, episode.num_turns + 1)
         if array.ndim != 1 or len(array) not in allowed:
             why = " (it was truncated: the value of its last context is needed)" if episode.truncated else ""

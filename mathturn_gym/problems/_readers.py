@@ -44,6 +44,7 @@ class JsonText:
     def __init__(self, stream: IO[bytes], where: str, most: int, refuse_constant: Callable[[str], None]) -> None:
         self._stream, self._where, self._most = stream, where, most
         self._decoder = json.JSONDecoder(parse_constant=refuse_constant)
+        # Incremental: a piece may end within a character.
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at = "", 0
         self._bytes = self._gone = 0
@@ -127,6 +128,7 @@ class JsonText:
         """Reads more text: as much as is already waiting, so that a long value is reparsed only a logarithmic number of times."""
         if self._ended:
             return False
+        # Doubling: a value of n characters is parsed log n times and not n times.
         waiting = len(self._text) - self._at
         raw = self._stream.read(max(_CHUNK, waiting))
         self._ended = not raw
@@ -147,6 +149,7 @@ class JsonText:
 # ---- rows of any file
 
 
+# A row of 4 MiB has room for most of a million words. Without a bound, a file of one line fills the memory (issue 31).
 MAX_ROW: Final = 4 * 2**20
 """Bytes that one row of a file may have; what is longer is not read into memory."""
 

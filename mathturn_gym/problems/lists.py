@@ -339,8 +339,11 @@ class SplitSource(ProblemSource):
 
     def _given(self, split: str) -> ProblemSource:
         source = self._own[split]
+        # A generator given as {"train": "lins", "test": "lins"} is asked for its own parts, or both would play train
+        # problems.
         if not isinstance(source, FiniteSource) and source.split is None and split in SPLITS:
             return source.part(split)
+        # Train gives up only what other splits lack: with train, validation and test given, nothing moves.
         if split != "train" or not self._missing:
             return source
         if self._train is None:
@@ -374,5 +377,6 @@ class SplitSource(ProblemSource):
         lists = [source for source in self._own.values() if isinstance(source, FiniteSource)]
         if len(lists) < len(self._own):
             raise InvalidValueError(f"source {self.name!r} has endless splits, which cannot be played as one list")
+        # A question that stands in two splits is one problem (law 4).
         different = {problem.id: problem for source in lists for problem in source}
         return ProblemList(different.values(), self.name, "all")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_MEMORY: Final = 4 * 2**30
 """Bytes that the rows of one source may take in memory, all together."""
 
+# Enough to see what is wrong with a file, few enough to be kept of any.
 KEPT: Final = 1_000
 """Rows left out that are kept to be looked at."""
 _LOG = logging.getLogger("mathturn_gym.problems")

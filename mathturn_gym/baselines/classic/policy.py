@@ -191,6 +191,7 @@ class Sb3Policy:
 
     def _finite(self, values: torch.Tensor) -> npt.NDArray[np.float64]:
         found = values.double().cpu().numpy()
+        # argmax of NaN is 0: a diverged policy would play on without a word.
         if not np.isfinite(found).all():
             raise PolicyError("the policy's outputs are not finite: its training has diverged")
         return np.asarray(found, np.float64)
@@ -203,6 +204,8 @@ class Sb3Policy:
         """The memory of the longest answer that this context continues, or an empty one."""
         for length in sorted(self._lengths, reverse=True):
             if length <= len(context):
+                # By content: a context is all that a `Policy` gets, and a turn continues the ids of the one before (law
+                # 1).
                 memory = self._memories.get(context[:length].tobytes())
                 if memory is not None:
                     return memory

@@ -143,6 +143,7 @@ def _units(batch: PackedBatch, keep_episodes: bool) -> npt.NDArray[np.int64]:
         return rows
     # Rows that share an episode get one number, the least of theirs; in a tree, a row can link many.
     unit = rows.copy()
+    # To a fixed point: in a tree, rows are linked through episodes and episodes through rows.
     while True:
         least = np.full(len(batch.facts), batch.num_rows, np.int64)
         np.minimum.at(least, pieces.episode, unit[pieces.row])

@@ -199,6 +199,7 @@ def check_tokenizer(env: Any, policy: Any) -> None:
     envs = getattr(getattr(env, "unwrapped", env), "envs", None)
     dialogue = getattr(envs[0].unwrapped, "dialogue", None) if envs else None
     ours, theirs = getattr(dialogue, "tokenizer", None), getattr(policy, "tokenizer", None)
+    # Policies without a tokenizer (random, scripted) take any ids.
     if ours is None or theirs is None or ours is theirs:
         return
     before = _SAME.get(ours)

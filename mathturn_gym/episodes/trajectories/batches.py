@@ -144,6 +144,7 @@ def _facts(tensors: dict[str, Any]) -> FactsTable:
 
     records = parse_json(tensors.pop("facts.json").numpy().tobytes())
     sizes = tensors.pop("facts.sizes").numpy()
+    # Checked before anything is allocated by these numbers (issue 31).
     if sizes.dtype != np.int64 or sizes.ndim != 2 or sizes.shape[1] != 2 or np.any((sizes < 0) | (sizes > MAX_IDS)):
         raise InvalidValueError(f"facts.sizes must be pairs of lengths in [0, {MAX_IDS}]")
     ids = tensors.pop("facts.tails").numpy()

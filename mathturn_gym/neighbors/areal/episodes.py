@@ -54,6 +54,7 @@ def to_sequence_sample(
             f"episode {episode.index} on {episode.problem_id!r} has no returns, which the format calls rewards: record it"
             " with ReturnsWrapper or collect()"
         )
+    # What an import put aside goes back to where it was.
     known = dict(episode.metadata.get(_AREAL, {}))
     spans = episode.turn_spans
     turns = len(spans)
@@ -163,6 +164,7 @@ def to_episode(
             )
         # The format has two versions a turn; the episode had one for each id.
         versions[mask] = facts["versions"]
+        # Feedback after the last completion: the format ends with the completion.
         tail = np.array(facts["tail"], np.int64)
         ids = np.concatenate([ids, tail])
         mask = np.concatenate([mask, np.zeros(len(tail), np.bool_)])

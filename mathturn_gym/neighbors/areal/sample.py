@@ -185,6 +185,7 @@ class SequenceSample:
             for key, value in (self.data or {}).items():
                 length = sum(sum(lens) for lens in seqlens[key])
                 data[key] = None if value is None else value[offsets[key] : offsets[key] + length]
+                # Views, not copies: micro-batches share the memory of the batch.
                 offsets[key] += length
             parts.append(
                 self._unique_or_not(

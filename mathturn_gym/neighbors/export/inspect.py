@@ -183,6 +183,7 @@ def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> Eval
         ChatMessageUser(content=episode.prompt, source="input", metadata=_part(record, 0, episode.prompt_length))
     ]
     events: list[Event] = []
+    # An episode whose prompt did not fit has no turn, and Inspect wants an output.
     output = ModelOutput(model=model)
     ends = [*episode.turn_spans[1:, 0].tolist(), len(episode.ids)]
     for turn, (start, end), follows in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
