@@ -19,12 +19,7 @@ _NAME: Final = re.compile(r"(?P<path>[^:]+)(?::(?P<first>[^:\[\]]*))?(?::(?P<sec
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """What is said of files and data sets beside their names.
-
-    Args:
-        fields: Which columns hold what, or None.
-        skip_bad_rows: Leave broken rows out.
-    """
+    """What is said of files and data sets beside their names: the columns, and whether broken rows are left out."""
 
     fields: Mapping[str, str] | None = None
     skip_bad_rows: bool = False

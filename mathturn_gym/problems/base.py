@@ -139,12 +139,7 @@ def first_with(sources: Iterable[ProblemSource], problem_id: str, of: str) -> Pr
 # Items are asked for by (seed, index) in any order: so a split is made by drawing again, never by counting through the
 # source.
 class _HashPart(ProblemSource):
-    """The problems of a user's endless source whose prompts a hash puts into a split.
-
-    Args:
-        source: A source that has not been divided yet.
-        split: The split.
-    """
+    """The problems of a user's endless source, not yet divided, whose prompts a hash puts into a split."""
 
     def __init__(self, source: ProblemSource, split: str) -> None:
         self.source, self.split = source, split

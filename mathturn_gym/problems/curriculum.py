@@ -256,11 +256,7 @@ class Curriculum(ProblemSource):
 
 
 class _History:
-    """The last outcomes of every cell; shared by a curriculum and its train part.
-
-    Attributes:
-        version: Incremented by every change, so that weights are recomputed only when needed.
-    """
+    """The last outcomes of every cell, shared by a curriculum and its train part; every change raises `version`."""
 
     def __init__(self, cells: Iterable[str], window: int) -> None:
         self._outcomes: dict[str, deque[bool]] = {cell: deque(maxlen=window) for cell in cells}

@@ -96,19 +96,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFacts:
-    """What the figures need of an episode of K turns.
+    """What the figures need of an episode; `right`, `statuses`, `answers` and `tokens` have an entry for each turn.
 
-    Args:
-        problem_id: The cluster it belongs to.
-        right: K flags.
-        statuses: K statuses.
-        answers: K answers (as `answer_key` writes them), None for none.
-        tokens: K lengths.
-        cut_off: Turns that their budget ended.
-        judged: Turns on which a judge decided.
-        verifier_errors: Turns whose verifier raised.
-        settled: It ended by being solved: its last answer stands.
-        value: Its return.
+    Answers are written as `answer_key` writes them. `cut_off`, `judged` and `verifier_errors` count turns. A `settled`
+    episode ended by being solved: its last answer stands. `value` is its return.
     """
 
     problem_id: str

@@ -75,21 +75,9 @@ def _append(path: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoggedTurn:
-    """What `TrajectoryLog` writes of a turn.
+    """What `TrajectoryLog` writes of a turn: two texts and the facts of its record.
 
-    Args:
-        prompt: Text of everything that the policy saw.
-        answer: The text that was verified.
-        prompt_len: Ids that the policy saw.
-        answer_len: Ids that it wrote.
-        no_eos: Its completion was cut off.
-        success: The answer is right.
-        score: In [0, 1].
-        reward: Of this turn alone.
-        discounted_return: Of this turn and all after it.
-        version_start: Version of the weights at the answer's first id.
-        version_end: At its last.
-        error: What the verification raised, or "".
+    Lengths count ids, `no_eos` says that the completion was cut off, `error` is what the verification raised, or "".
     """
 
     prompt: str

@@ -240,12 +240,7 @@ class BundledGenerationOutputs:
 
 @dataclass(frozen=True)
 class MicroBatchSpec:
-    """How `SequenceSample.split` divides a batch.
-
-    Args:
-        n_mbs: The fewest parts.
-        max_tokens_per_mb: The most tokens of a part, counted in the key that has most.
-    """
+    """How `SequenceSample.split` divides: the fewest parts, and the most tokens of each (in the key that has most)."""
 
     n_mbs: int = 1
     max_tokens_per_mb: int = 10**12

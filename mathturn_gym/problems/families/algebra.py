@@ -359,9 +359,6 @@ def _recursive(draw: Draw) -> Question:
 class LinearEquation(Generator):
     """`Solve 3x+4=19 for x.` with a in 2..9, x and b in 0..9: 800 equations.
 
-    Args:
-        split: See `Generator`.
-
     >>> problem = LinearEquation().get(seed=0, index=0)
     >>> problem.prompt, problem.gold
     ('Solve 8x+2=34 for x.', ('4',))

@@ -302,11 +302,7 @@ def _percent(w: Writer, number: int) -> str:
 
 @generator("add", range(1, 10), shown=(1, 2, 3))
 class Addition(Generator):
-    """`What is 3+4?` with operands of at most `digits` digits and a sum of at most `digits` digits.
-
-    Args:
-        digits: Digits of the largest number, 1 to 9.
-        split: See `Generator`.
+    """`What is 3+4?` with operands of at most `digits` digits (1 to 9) and a sum of at most `digits` digits.
 
     >>> Addition(1).get(seed=0, index=0).prompt
     'What is 2+3?'
@@ -327,11 +323,7 @@ class Addition(Generator):
 
 @generator("mul", range(1, 10), shown=(2,))
 class Multiplication(Generator):
-    """`What is 12*34?` with two factors of exactly `digits` digits.
-
-    Args:
-        digits: Digits of each factor, 1 to 9.
-        split: See `Generator`.
+    """`What is 12*34?` with two factors of exactly `digits` digits (1 to 9).
 
     >>> Multiplication(2).get(seed=0, index=0).prompt
     'What is 81*24?'
