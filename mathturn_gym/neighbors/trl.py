@@ -344,7 +344,11 @@ class AnswerEnvironment:
         self._episode: TextEpisode | None = None
 
     def reset(self, prompt: Any = None, problem_id: str | None = None, **_: Any) -> None:
-        """Begins an episode on the row's problem: by its id, or else by the prompt.
+        """Begins an episode on the row's problem.
+
+        Args:
+            prompt: The row's prompt.
+            problem_id: The row's problem; without it the prompt says which it is.
 
         Raises:
             InvalidValueError: no known problem is meant.
