@@ -124,6 +124,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Splits an 8-bit tensor into its parts (".codes", ".scale", ...); any other is one part named ""."""
+    # A subclass cannot be saved by safetensors; its parts can.
     if hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "full_tensor"):
         names, _ = tensor.__tensor_flatten__()
         return {f".{name}": getattr(tensor, name).detach() for name in names}
@@ -182,6 +183,7 @@ class CompiledLayers:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        # The longest list of modules: the layers, in every model of transformers, under any adapter.
         lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
         self._layers: list[Any] = list(max(lists, key=len, default=()))
         if not self._layers:

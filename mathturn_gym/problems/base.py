@@ -139,12 +139,7 @@ def first_with(sources: Iterable[ProblemSource], problem_id: str, of: str) -> Pr
 # Items are asked for by (seed, index) in any order: so a split is made by drawing again, never by counting through the
 # source.
 class _HashPart(ProblemSource):
-    """The problems of a user's endless source whose prompts a hash puts into a split.
-
-    Args:
-        source: A source that has not been divided yet.
-        split: The split.
-    """
+    """The problems of a user's endless source, not yet divided, whose prompts a hash puts into a split."""
 
     def __init__(self, source: ProblemSource, split: str) -> None:
         self.source, self.split = source, split
@@ -375,6 +370,7 @@ def find(source: Endless, problem_id: str) -> Problem:
             return found
         draws += 1
         seen.add(found.id)
+        # Of a small source every problem has been seen by now; in a large one looking on would take minutes.
         if draws >= _MOST or (draws >= _LEAST and draws >= _SURE * len(seen)):
             break
     raise InvalidValueError(
@@ -387,6 +383,7 @@ def find(source: Endless, problem_id: str) -> Problem:
 def _candidates(source: Endless) -> Iterator[tuple[Endless, int, int]]:
     """Places to look at: the streams of this family in use, from their ends, then all small seeds alike."""
     kinds = source.kinds()
+    # Ids that somebody asks for are mostly of the stream that was played last, near its end.
     for (family, seed), furthest in reversed(_streams.items()):
         if family == source.family:
             for index in range(furthest, max(-1, furthest - _LEAST // len(kinds)), -1):

@@ -174,6 +174,7 @@ class ClassicSession(Session):
         sizes = {name: getattr(algorithm, name) for name in ("width", "layers", "heads", "feedforward")}
         policy: dict[str, Any] = {"features_extractor_class": WindowTransformer, "features_extractor_kwargs": sizes}
         if isinstance(algorithm, ValueBased):
+            # The library counts exploration as a share of all steps; a share of a budget would change with the budget.
             steps = config.budget.tokens or _NO_END
             arguments["exploration_fraction"] = min(1.0, algorithm.exploration_steps / steps)
             policy["net_arch"] = []

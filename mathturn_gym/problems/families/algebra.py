@@ -112,6 +112,7 @@ def systems(draw: Draw, level: int) -> Question:
         return systems(draw, level)
     if level == 3:
         right = [draw.between(-12, 12) for _ in range(size)]
+        # Cramer's rule, exact in fractions.
         bottom = determinant(rows)
         values = [Fraction(determinant(_replaced(rows, right, k)), bottom) for k in range(size)]
     else:
@@ -251,6 +252,7 @@ def factoring(draw: Draw, level: int) -> Question:
     """The constants in the factors of a polynomial."""
     if level <= 2:
         low = 1 if level == 1 else -12
+        # p <= q makes the answer one pair; the verifier compares pairs in order.
         p, q = sorted((draw.nonzero(low, 12), draw.nonzero(low, 12)))
         return Question(
             lambda w: (
@@ -356,9 +358,6 @@ def _recursive(draw: Draw) -> Question:
 @generator("lins")
 class LinearEquation(Generator):
     """`Solve 3x+4=19 for x.` with a in 2..9, x and b in 0..9: 800 equations.
-
-    Args:
-        split: See `Generator`.
 
     >>> problem = LinearEquation().get(seed=0, index=0)
     >>> problem.prompt, problem.gold
