@@ -9,6 +9,8 @@ QUIET := -m pip install --quiet --disable-pip-version-check
 PINNED := $(QUIET) --constraint constraints.txt
 TORCH := torch $(TORCH_INDEX:%=--index-url %)
 PYTEST := -m pytest -p no:cacheprovider
+# Tests start some hundred processes: none compiles the package again, whatever the caller's environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Modules that import only beside packages with environments of their own.
 NOT_HERE := neighbors/engines/ray neighbors/areal/workflow.py neighbors/tinker.py neighbors/verifiers.py neighbors/verl.py
@@ -45,7 +47,8 @@ PACKAGES_areal := --no-deps areal==1.0.4
 MORE_areal := torch==2.13.0 aiofiles aiohttp colorlog einops flask httpx hydra-core lark numba omegaconf openai orjson ray==2.60.0 \
   setuptools tenacity torchdata uvloop
 PACKAGES_tinker := torch==2.13.0 tinker-cookbook==0.5.8
-PACKAGES_verifiers := verifiers==0.4.0
+# Its harness runs a script by uv, and downloads uv where there is none.
+PACKAGES_verifiers := verifiers==0.4.0 uv==0.13.9
 PACKAGES_verl := torch==2.13.0 verl==0.9.1
 $(foreach one,$(NEIGHBORS),$(eval TESTS_$(one) := tests/neighbors/test_$(one).py $(REWARDS)))
 
@@ -75,8 +78,9 @@ quick: $(VENV)/.dev ## a part of the tests that goes through every room
 tests: $(VENV)/.dev ## tests, doctests and notebooks without lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --doctest-modules tests mathturn_gym $(NOT_HERE:%=--ignore=mathturn_gym/%)
 
+test-slow: export MATHTURN_THOROUGH := 1
 test-slow: $(VENV)/.dev ## the tests that make test leaves out because they are long; before a release
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or hypothesis"
 
 coverage: $(VENV)/.dev ## how much of the package make test reaches
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered
@@ -174,7 +178,7 @@ $(VENV)/.dev: EXTRAS := train,baselines,data,trl,openai,peft,models,serve,dev
 $(VENV)/.docs: EXTRAS := train,baselines,data,trl,openai,peft,models,serve,dev,docs
 
 # Which of .venv's packages are seen: `pip install` counts them as installed where they are seen before it runs.
-SEE_VENV = echo "import site; site.addsitedir('$(CURDIR)/$$(cd $(VENV) && ls -d lib/python3*/site-packages)')" > \
+SEE_VENV = echo "import site; site.addsitedir('$(CURDIR)/$$(ls -d $(VENV)/lib/python3*/site-packages)')" > \
   $$(ls -d .envs/$*/lib/python3*/site-packages)/zz_venv.pth
 
 .PRECIOUS: .envs/%/.ready .venv-3.%/.ready

@@ -17,7 +17,8 @@ from typing import Any
 
 from oracle import disagreement
 
-from mathturn_gym.problems import FAMILIES, FORMS, LEVELS, Family
+from mathturn_gym.problems.families import FAMILIES, FORMS, Family
+from mathturn_gym.problems.families.registry import LEVELS
 from mathturn_gym.verifier import Verifier
 
 

@@ -26,7 +26,8 @@ from scipy.stats import beta
 
 from mathturn_gym.base.files import write_json
 from mathturn_gym.compare.statistics import AGGREGATES, aggregate, difference, improvement, profile
-from mathturn_gym.episodes.metrics import Estimate, pass_at_k
+from mathturn_gym.episodes.metrics import Estimate
+from mathturn_gym.episodes.metrics.figures import pass_at_k
 from mathturn_gym.episodes.metrics.intervals import Bounds, Floats, difference_estimate, ratio_estimate
 
 CONFIDENCE: Final = 0.95

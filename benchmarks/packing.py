@@ -29,7 +29,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs
-from mathturn_gym.episodes.packing import LAYOUTS, Form, Layout, PackedBatch, micro_batches, model_inputs, pack
+from mathturn_gym.episodes.packing import PackedBatch, micro_batches, model_inputs, pack
+from mathturn_gym.episodes.packing.batch import LAYOUTS, Form, Layout
 from mathturn_gym.episodes.returns import advantages
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode

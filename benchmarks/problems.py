@@ -13,7 +13,9 @@ import statistics
 import time
 from pathlib import Path
 
-from mathturn_gym.problems import FAMILIES, LEVELS, Family, ProblemSource, load_problems
+from mathturn_gym.problems import ProblemSource, load_problems
+from mathturn_gym.problems.families import FAMILIES, Family
+from mathturn_gym.problems.families.registry import LEVELS
 
 ARITHMETIC = (
     "integers",

@@ -1,6 +1,7 @@
 """A served environment under load, on loopback: sessions that must not be mixed up, the time of a step, and bad clients.
 
-    python benchmarks/serve.py [--minutes 10] [--sessions 256] [--tokenizer builtin] [--out runs/benchmarks/serve.json]
+    python benchmarks/serve.py [--minutes 10] [--bad-minutes 0.5] [--sessions 256] [--good 32] [--think 0.1]
+                               [--tokenizer builtin] [--out runs/benchmarks/serve.json]
 
 The server is a process of its own (`mathturn serve`), the clients another one (one event loop, plain frames); both share
 this machine's cores, and the CPU time of each is told apart.
@@ -10,8 +11,9 @@ this machine's cores, and the CPU time of each is told apart.
 * steps: 32 sessions, actions of 512 tokens. "busy" sends the next action as soon as the reply is there; "thinking" waits
   about 0.1 s before it, which is 5,000 sampled tokens per second and session. Reference, in the same run: the step of the
   environment in the client's process.
-* bad clients: the same "thinking" sessions while others send malformed and oversized messages, wrong keys, nothing at all,
-  or do not read. The server's own counts of what it refused are beside it.
+* bad clients: the same "thinking" sessions, every reply compared, while others send malformed, nested and oversized messages,
+  wrong keys, half heads, floods of requests, letters one by one, nothing at all, or do not read. The server's own counts of what it
+  refused and its memory after each minute are beside it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from mathturn_gym.neighbors.serve._protocol import info_from_record
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Ids
 
-ACTION, SESSIONS, THINK, KEY, BAD_OF_A_KIND = 512, 32, 0.1, "benchmark", 4
+ACTION, KEY, BAD_OF_A_KIND, HALF_HEADS = 512, "benchmark", 4, 16
 
 
 class Served:
@@ -65,7 +67,7 @@ class Served:
             "max-completion-tokens": ACTION,
             # Room for the bad clients beside the good ones; they are cut off soon.
             "max-sessions": sessions + 64,
-            "session-timeout": 5,
+            "session-timeout": 30,
             "log-level": "error",
         }
         flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
@@ -190,12 +192,18 @@ async def play(
 
 
 async def load(
-    served: Served, sessions: int, duration: float, think: float, *, compare: bool = False
+    served: Served,
+    sessions: int,
+    duration: float,
+    think: float,
+    *,
+    compare: bool = False,
+    seconds: list[float] | None = None,
 ) -> dict[str, Any]:
-    """Many sessions at once; the first error of any of them ends the run."""
+    """Many sessions at once; the first error of any of them ends the run. What a step took is added to `seconds`."""
     env = MathMultiTurnEnv(tokenizer=TOKENIZER, max_completion_tokens=ACTION)
     compared = [Compared(env) if compare else None for _ in range(sessions)]
-    seconds: list[float] = []
+    seconds = [] if seconds is None else seconds
     cpu, own, began = served.cpu_s(), time.process_time(), time.monotonic()
     players = [
         play(served, number, began + duration, think, seconds, compared[number], env) for number in range(sessions)
@@ -246,6 +254,7 @@ async def malformed(served: Served) -> None:
     """Sends what is no request, again and again."""
     rng = np.random.default_rng()
     messages = ["", "[]", "{", '{"type": "jump"}', '{"type": "step", "data": {"tokens": [1e99]}}', "\x00" * 100]
+    messages += ["[" * 10**5, '{"type": "step", "data": {"text": "\\ud800", "tokens": [' + "9" * 6000 + "]}}"]
     async with session(served) as connection:
         while True:
             await connection.send(messages[rng.integers(len(messages))])
@@ -294,6 +303,32 @@ async def slow_head(served: Served) -> None:
         writer.close()
 
 
+async def half_heads(served: Served) -> None:
+    """Keeps connections whose second request never ends; the server has to end them."""
+    pairs = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(HALF_HEADS)]
+    try:
+        for _, writer in pairs:
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nHo")
+        for reader, _ in pairs:
+            while await reader.read(2**16):
+                pass
+    finally:
+        for _, writer in pairs:
+            writer.close()
+
+
+async def flood(served: Served) -> None:
+    """Asks for a reset without a key, as fast as a connection takes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    try:
+        for _ in range(200):
+            writer.write(b"POST /reset HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            await writer.drain()
+            await reader.readuntil(b"}")
+    finally:
+        writer.close()
+
+
 BAD: dict[str, Callable[[Served], Any]] = {
     "malformed": malformed,
     "oversized": oversized,
@@ -301,6 +336,8 @@ BAD: dict[str, Callable[[Served], Any]] = {
     "abandoned": abandoned,
     "slow_reader": slow_reader,
     "slow_head": slow_head,
+    "half_heads": half_heads,
+    "flood": flood,
 }
 
 
@@ -324,29 +361,48 @@ async def bad_clients(served: Served, duration: float) -> dict[str, int]:
     return tries
 
 
-async def load_beside_bad_clients(served: Served, duration: float) -> dict[str, Any]:
+async def load_beside_bad_clients(served: Served, args: argparse.Namespace) -> dict[str, Any]:
     """The "thinking" sessions, with bad clients in a process of their own beside them."""
-    before = served.counts()
+    before, memory, duration = served.counts(), [served.memory_mb()], 60 * args.bad_minutes
+    seconds: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(60)
+            memory.append(await asyncio.to_thread(served.memory_mb))
+            so_far = {"minute": len(memory) - 1, "steps": len(seconds), "memory_mb": memory[-1]}
+            print(json.dumps({**so_far, **milliseconds(seconds)}), file=sys.stderr)
+
     command = [sys.executable, __file__, "--bad-clients-of", str(served.port), "--seconds", str(duration)]
     other = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    figures = await load(served, SESSIONS, duration, THINK)
-    said, _ = await other.communicate()
-    tries = json.loads(said)
+    watching = asyncio.create_task(watch())
+    try:
+        figures = await load(served, args.good, duration, args.think, compare=True, seconds=seconds)
+        said, _ = await other.communicate()
+    finally:
+        watching.cancel()
+        if other.returncode is None:
+            other.terminate()
     after = served.counts()
     refused = {
         name.split('"')[1]: value - before.get(name, 0.0)
         for name, value in after.items()
         if name.startswith("mathturn_refused_total")
     }
-    return {**figures, "bad_clients_at_once": BAD_OF_A_KIND * len(BAD), "tries": tries, "refused": refused}
+    bad = {"bad_clients_at_once": BAD_OF_A_KIND * len(BAD), "tries": json.loads(said), "refused": refused}
+    checked = {"replies_compared": figures["steps"] + figures["episodes"], "mixed_up": 0}
+    return {**figures, **checked, **bad, "memory_mb_by_minute": [*memory, served.memory_mb()]}
 
 
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="of the soak; 0 leaves it out")
+    parser.add_argument("--bad-minutes", type=float, default=0.5, help="of the part with bad clients")
     parser.add_argument("--sessions", type=int, default=256, help="of the soak")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of every other part")
+    parser.add_argument("--good", type=int, default=32, help="sessions of every other part")
+    parser.add_argument("--think", type=float, default=0.1, help="seconds that a thinking session waits")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the parts without bad clients")
     parser.add_argument("--tokenizer", default="builtin")
     parser.add_argument("--out", default="runs/benchmarks/serve.json")
     parser.add_argument(
@@ -384,13 +440,13 @@ async def measure(served: Served, args: argparse.Namespace) -> dict[str, Any]:
         "memory_mb": {"start": served.memory_mb()},
         "local_step": local_step(),
     }
-    await load(served, SESSIONS, 5.0, 0.0)  # warms up
-    report["steps_busy"] = await load(served, SESSIONS, args.seconds, 0.0)
-    report["steps_thinking"] = await load(served, SESSIONS, args.seconds, THINK)
-    report["bad_clients"] = await load_beside_bad_clients(served, args.seconds)
+    await load(served, args.good, 5.0, 0.0)  # warms up
+    report["steps_busy"] = await load(served, args.good, args.seconds, 0.0)
+    report["steps_thinking"] = await load(served, args.good, args.seconds, args.think)
+    report["bad_clients"] = await load_beside_bad_clients(served, args)
     report["memory_mb"]["before_soak"] = served.memory_mb()
     if args.minutes:
-        soak = await load(served, args.sessions, 60 * args.minutes, 5 * THINK, compare=True)
+        soak = await load(served, args.sessions, 60 * args.minutes, 5 * args.think, compare=True)
         report["soak"] = {**soak, "replies_compared": soak["steps"] + soak["episodes"], "mixed_up": 0, "errors": 0}
     report["memory_mb"]["end"] = served.memory_mb()
     report["load_after"] = os.getloadavg()[0]

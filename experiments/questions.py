@@ -46,7 +46,8 @@ from seeds import shown
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines.overrides import parse_settings
 from mathturn_gym.baselines.session import cpu_threads
-from mathturn_gym.episodes.metrics import pass_at_k, summarize
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.metrics.figures import pass_at_k
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy

@@ -256,7 +256,9 @@ def main() -> None:
         for seed in range(options.seeds):
             model = load_task(options.task or CLAIMS[claim].task).config(settings={"seed": seed}).policy.model
             if model.endswith(f"-{seed}") and not Path(model).is_dir():
-                parser.error(f"{claim} needs {model}: mathturn warmup {model} --recipe calculator --seed {seed}")
+                parser.error(
+                    f"{claim} needs {model}: python experiments/warmup.py {model} --recipe calculator --seed {seed}"
+                )
     jobs = [
         (claim, arm, seed, options.task or CLAIMS[claim].task, options.tokens or CLAIMS[claim].tokens)
         for seed in range(options.seeds)

@@ -2,7 +2,7 @@
 
     python experiments/world.py [--policy runs/world] [--episodes 38400] [--played 512] [--out runs/benchmarks/world.json]
 
-The policy (`mathturn warmup FOLDER --recipe world`; made where the folder does not exist) is played on the test split
+The policy (`python experiments/warmup.py FOLDER --recipe world`; made where the folder does not exist) is played on the test split
 of each of its families, two turns, temperature 1, and again after training on the mixture of all of them, with
 REINFORCE or (`--algorithms reinforce rft`) with rejection-sampling fine-tuning as well. Differences are paired by
 problem. No test problem is in the warm start or in the training, and settings were chosen on validation problems. An
@@ -20,6 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from warmup import WORLD, warmup
+
 from mathturn_gym.baselines import (
     Algorithm,
     Budget,
@@ -33,7 +35,6 @@ from mathturn_gym.baselines import (
     train,
 )
 from mathturn_gym.baselines.session import cpu_threads
-from mathturn_gym.baselines.warmup import WORLD, warmup
 from mathturn_gym.episodes.metrics import compare, summarize
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.types import Episode

@@ -34,36 +34,6 @@ if TYPE_CHECKING:
 
 __version__: Final = VERSION
 
-_HOME: Final = {
-    "CausalLMPolicy": "wrappers",
-    "Completion": "types",
-    "Dialogue": "env.dialogue",
-    "EnvConfig": "env",
-    "Episode": "types",
-    "EpisodeState": "env",
-    "MathMultiTurnEnv": "env",
-    "MathMultiTurnVectorEnv": "env",
-    "MathTurnError": "errors",
-    "PackedBatch": "episodes.packing",
-    "Policy": "types",
-    "PolicyConfig": "policies",
-    "Problem": "types",
-    "ProblemSource": "problems",
-    "Status": "types",
-    "StepInfo": "env",
-    "StopReason": "types",
-    "TokenIds": "spaces",
-    "Turn": "types",
-    "TurnContext": "types",
-    "Verdict": "types",
-    "Verifier": "verifier",
-    "acollect": "episodes.rollout",
-    "collect": "episodes.rollout",
-    "load_policy": "wrappers",
-    "load_problems": "problems",
-    "pack": "episodes.packing",
-}
-
 __all__ = [  # noqa: RUF022 - classes and functions, then the version
     "CausalLMPolicy",
     "Completion",
@@ -97,7 +67,22 @@ __all__ = [  # noqa: RUF022 - classes and functions, then the version
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "env": "EnvConfig EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv StepInfo",
+            "env.dialogue": "Dialogue",
+            "episodes.packing": "PackedBatch pack",
+            "episodes.rollout": "acollect collect",
+            "errors": "MathTurnError",
+            "policies": "PolicyConfig",
+            "problems": "ProblemSource load_problems",
+            "spaces": "TokenIds",
+            "types": "Completion Episode Policy Problem Status StopReason Turn TurnContext Verdict",
+            "verifier": "Verifier",
+            "wrappers": "CausalLMPolicy load_policy",
+        },
+    )
 
 
 register_environments()

@@ -359,6 +359,8 @@ class TurnContext:
         earlier: The turns before this one; `earlier_ids(k)` are the ids of turn k.
         verdict: The turn's verdict; None while it is being judged.
         segments: The finished segments of the episode, int64 (L,) each, with the turns that were played in them.
+        episode_seed: Decides whatever is random in the episode's feedback and verdicts (`derive_seed(it, "name", turn)`):
+            the same for a repetition of the episode, another one for other episodes on its problem.
     """
 
     problem: Problem
@@ -371,6 +373,7 @@ class TurnContext:
     earlier: tuple[TurnRecord, ...] = ()
     verdict: Verdict | None = None
     segments: tuple[Ids, ...] = ()
+    episode_seed: int = 0
 
     def __repr__(self) -> str:
         r"""`TurnContext(turn 1 of 4 on 'p/1', 57 tokens, '\\boxed{3}')`; the turn counts from 0."""
@@ -396,6 +399,7 @@ class TurnContext:
             self.earlier,
             verdict,
             self.segments,
+            self.episode_seed,
         )
 
     @property

@@ -116,7 +116,7 @@ PUBLIC: dict[str, str] = {
     ),
     "mathturn_gym.episodes": ("PackedBatch acollect collect pack read_episodes summarize unpack write_episodes"),
     "mathturn_gym.episodes.rollout": (
-        "AsyncPolicy EpisodePlan EpisodeRecorder Progress Scheduler StreamingPolicy acollect check_tokenizer collect"
+        "AsyncPolicy EpisodePlan EpisodeRecorder Progress StreamingPolicy acollect check_tokenizer collect"
     ),
     "mathturn_gym.errors": (
         "ChatTemplateError CheckpointError EngineError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"

@@ -154,7 +154,7 @@ def test_every_mode_term_and_figure_is_documented() -> None:
     from mathturn_gym.env.feedback import FEEDBACK
     from mathturn_gym.env.rewards import TERMS
     from mathturn_gym.episodes.metrics import MEANING
-    from mathturn_gym.problems import FAMILIES
+    from mathturn_gym.problems.families import FAMILIES
 
     for name, words in (
         ("problems", FAMILIES),

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import train_tokenizer
+from warmup import CALCULATOR
 
 from mathturn_gym.baselines import train
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.tasks import load_task
-from mathturn_gym.baselines.tiny import train_tokenizer
-from mathturn_gym.baselines.warmup import CALCULATOR
 from mathturn_gym.compare import load_matrix
 from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.testing import synthetic_episode
@@ -50,6 +50,48 @@ def test_the_tasks_scale_is_that_of_the_guessers(benchmark: Callable[[str], Any]
         floor, ceiling = load_task("guess8").scale[f"acc@{turn}"]
         assert floor == float(bench.blind(8, turn))
         assert ceiling == float(bench.listener(8, turn, hint))
+
+
+@pytest.mark.parametrize(
+    ("prior", "highest", "turns", "lies", "values"),
+    [
+        ("geometric", 7, 3, 0.0, (1.0, 0.667, 0.667)),
+        ("geometric", 7, 3, 0.5, (0.667, 0.667, 0.667)),
+        ("uniform", 3, 2, 0.0, (1.0, 0.778, 0.667)),
+    ],
+)
+def test_the_values_of_asking_guessing_and_ignoring_hints(
+    benchmark: Callable[[str], Any], prior: str, highest: int, turns: int, lies: float, values: tuple[float, ...]
+) -> None:
+    bench = benchmark("listeners")
+    asker = bench.Asker(bench.prior_of(prior, highest), lies)
+    found = [float(one(turns)) for one in (asker.optimal, asker.myopic, asker.deaf)]
+    assert found == pytest.approx(values, abs=6e-4)
+
+
+def test_the_values_of_asking_are_those_of_every_policy_written_out(benchmark: Callable[[str], Any]) -> None:
+    """Three numbers, two turns, hints that lie in a tenth of the cases: 3 first guesses, 3 answers to each of 2 hints."""
+    bench = benchmark("listeners")
+    prior, lies = bench.prior_of("geometric", 3), 0.1
+
+    def value(first: int, after_above: int, after_below: int) -> float:
+        total = 0.0
+        for number, mass in enumerate(map(float, prior), 1):
+            says_above = 1 - lies if number > first else lies
+            second = says_above * (number == after_above) + (1 - says_above) * (number == after_below)
+            total += mass * (1.0 if number == first else second)
+        return total
+
+    best = max(value(*guesses) for guesses in itertools.product((1, 2, 3), repeat=3))
+    assert float(bench.Asker(prior, lies).optimal(2)) == pytest.approx(best)
+
+
+@pytest.mark.slow
+def test_the_values_of_asking_with_two_peaks(benchmark: Callable[[str], Any]) -> None:
+    bench = benchmark("listeners")
+    asker = bench.Asker(bench.prior_of("peaks", 15))
+    found = [float(one(4)) for one in (asker.optimal, asker.myopic, asker.deaf)]
+    assert found == pytest.approx([1.0, 0.466, 0.421], abs=6e-4)
 
 
 # ---- more tries without a dialogue

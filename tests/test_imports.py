@@ -61,33 +61,39 @@ def imports_in(tree: ast.AST) -> Iterator[str]:
         yield from (name for name in found if name in MODULES)
 
 
-IMPORTS = {
-    module: {name for name in imports_in(ast.parse(path.read_text(encoding="utf-8"))) if name != module}
-    for module, path in MODULES.items()
-}
+@pytest.fixture(scope="module")
+def imports() -> Mapping[str, set[str]]:
+    """What each module imports; not made while tests are collected, which every process does."""
+    return {
+        module: {name for name in imports_in(ast.parse(path.read_text(encoding="utf-8"))) if name != module}
+        for module, path in MODULES.items()
+    }
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_room_imports_only_from_those_above_it(module: str) -> None:
-    here = ORDER.index(room_of(module))
-    for name in IMPORTS[module]:
-        assert ORDER.index(room_of(name)) <= here, f"{module} imports {name}: {room_of(name)} stands below"
+def test_a_room_imports_only_from_those_above_it(imports: Mapping[str, set[str]]) -> None:
+    assert [
+        f"{module} imports {name}: {room_of(name)} stands below"
+        for module, names in imports.items()
+        for name in names
+        if ORDER.index(room_of(name)) > ORDER.index(room_of(module))
+    ] == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_room_reaches_into_the_private_modules_of_another(module: str) -> None:
-    for name in IMPORTS[module]:
-        if room_of(name) != room_of(module):
-            assert not any(part.startswith("_") for part in name.split(".")[1:] if part != "__init__"), (
-                f"{module} imports {name}, which is private to {room_of(name)}"
-            )
+def test_no_room_reaches_into_the_private_modules_of_another(imports: Mapping[str, set[str]]) -> None:
+    assert [
+        f"{module} imports {name}, which is private to {room_of(name)}"
+        for module, names in imports.items()
+        for name in names
+        if room_of(name) != room_of(module)
+        and any(part.startswith("_") for part in name.split(".")[1:] if part != "__init__")
+    ] == []
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_modules_import_each_other(imports: Mapping[str, set[str]]) -> None:
     """A package's `__init__` offers names of its submodules, and is left out where a submodule is imported by its name."""
     graph = {
         module: {name for name in names if not module.startswith(f"{name}.")}
-        for module, names in IMPORTS.items()
+        for module, names in imports.items()
         if module != "mathturn_gym"
     }
     try:

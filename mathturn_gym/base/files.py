@@ -21,19 +21,15 @@ from mathturn_gym.errors import LockedError, StorageError
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
 _SPARSE_FROM: Final = 2**30
+# What `replacing` calls the file that is written to.
 _SCRATCH: Final = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.new")
-"""What `replacing` calls the file that is written to."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Writes a file atomically: at any moment, and after a power loss, the old or the new content is there, whole.
-
-    Args:
-        path: The file; its folder must be there.
-        content: Text (written as UTF-8) or bytes.
+    """Writes text (as UTF-8) or bytes: at any moment, and after a power loss, the old or the new content is there, whole.
 
     Raises:
-        StorageError: it cannot be written: a full disk, a read-only folder; the old file stands.
+        StorageError: it cannot be written: a full disk, a read-only or missing folder; the old file stands.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     with replacing(path) as scratch:
@@ -46,12 +42,7 @@ def write_json(path: str | os.PathLike[str], data: Any) -> None:
 
 
 def bounded_lines(stream: IO[bytes], most: int) -> Iterator[bytes | None]:
-    """Yields the lines of a stream. None stands for a line that is too long, which is skipped and not kept in memory.
-
-    Args:
-        stream: Of bytes.
-        most: Bytes that a line may have, its end included.
-    """
+    """Yields the lines of a stream; None stands for one of more than `most` bytes, which is not kept in memory."""
     while raw := stream.readline(most + 1):
         if len(raw) <= most:
             yield raw
@@ -100,11 +91,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a regular file.
-
-    Args:
-        path: The file.
-        most: Bytes that it may have.
+    """The content of a regular file of at most `most` bytes.
 
     Raises:
         OSError: it cannot be read, is no regular file, or has more bytes.
@@ -228,19 +215,14 @@ def sync(path: str | os.PathLike[str], *, whole: bool = True) -> None:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
-    """Holds a file for this block: others who ask for it, in this process or another one, are refused or wait.
+    """Holds a file for this block: others who ask for it, in this process or another one, are refused, or wait.
 
     The lock ends with its process, however that ends, and forked children do not keep it (`filelock` sees to both, on
-    Windows too).
-
-    Args:
-        path: The file; made where it is not there, and left there. For a folder, take a `.lock` file in it. A link is
-            refused.
-        wait: Wait until it is free, instead of raising.
+    Windows too). The file is made where it is not there, and left there; for a folder, take a `.lock` file in it.
 
     Raises:
         LockedError: it is in use.
-        StorageError: it cannot be made.
+        StorageError: it cannot be made, or is a link.
     """
     from filelock import FileLock, Timeout
 
@@ -284,14 +266,7 @@ def append_block(path: Path, text: str) -> None:
 
 @contextmanager
 def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns the operating system's errors into one that names the file or folder that was to be written.
-
-    Args:
-        path: What is written.
-
-    Raises:
-        StorageError: for any `OSError` in the block.
-    """
+    """Turns the operating system's errors in this block into a `StorageError` that names what was to be written."""
     try:
         yield
     except StorageError:

@@ -20,17 +20,12 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+# Characters of a refusal that are shown.
 _SHOWN: Final = 500
-"""Characters of a refusal that are shown."""
 
 
 class TryAgainError(Exception):
-    """An attempt failed for the server's sake.
-
-    Args:
-        message: What happened.
-        after: Seconds after which the server wants to be asked again, where it said so.
-    """
+    """An attempt failed for the server's sake; it may say after how many seconds to ask again."""
 
     def __init__(self, message: str, after: float | None = None) -> None:
         super().__init__(message)
@@ -39,12 +34,7 @@ class TryAgainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is.
-
-    Args:
-        url: Without user, password and trailing slash: this is what messages show.
-        headers: Authorization, where the URL had user and password.
-    """
+    """Where a server is: a URL that messages may show, and the authorization that the URL given held."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -99,14 +89,7 @@ def servers_of(urls: Sequence[str]) -> tuple[list[Server], list[str]]:
 
 
 class HttpClient:
-    """Sends JSON and reads JSON.
-
-    Args:
-        needed_by: Who asks, for the message where the library is missing.
-        timeout: Seconds for a whole exchange.
-        connections: Most at once.
-        api_key: Sent as a bearer token.
-        secrets: What no message may show, besides the key.
+    """Sends JSON and reads JSON, whole exchanges within `timeout` seconds; no message shows the key, or another secret.
 
     Raises:
         InvalidValueError: a key that no header can carry.
@@ -139,14 +122,8 @@ class HttpClient:
     async def send(self, server: Server, path: str, body: Any, *, max_bytes: int) -> Any:
         """One exchange: GET where `body` is None, else POST.
 
-        Args:
-            server: Whom to ask.
-            path: What.
-            body: To be sent as JSON, or None.
-            max_bytes: The largest answer that is read.
-
         Returns:
-            The answer from JSON; None where it is empty.
+            The answer from JSON (of at most `max_bytes`); None where it is empty.
 
         Raises:
             TryAgainError: no connection, no whole answer in time, or a status that says so.

@@ -15,17 +15,19 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
 
     Args:
         package: Its full name.
-        homes: For each name the module that defines it: a submodule, or a full name that begins with the root package's.
+        homes: For each module the names that it defines, separated by spaces. A module is a submodule of the package, or a
+            full name that begins with the root package's.
     """
+    modules = {name: module for module, names in homes.items() for name in names.split()}
     root = package.partition(".")[0] + "."
 
     def load(name: str) -> Any:
-        if name in homes:
-            home = homes[name] if homes[name].startswith(root) else f"{package}.{homes[name]}"
+        if name in modules:
+            home = modules[name] if modules[name].startswith(root) else f"{package}.{modules[name]}"
             return getattr(import_module(home), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted(sys.modules[package].__all__)
+        return sorted({*modules, *sys.modules[package].__all__})
 
     return load, names

@@ -94,8 +94,8 @@ def folder_of(name: str) -> Path:
 # ---- loading with transformers: a name loads or fails at once, and nothing from outside is executed
 
 
+# How long the hub may take to say whether it has a model.
 _SECONDS: Final = 10.0
-"""How long the hub may take to say whether it has a model."""
 
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -133,12 +133,13 @@ ATTENTIONS: Final = (
 """Attention implementations that may be asked for: those whose code comes with transformers or with an installed package."""
 
 _RESOLVED: Final = re.compile(r"_*attn_implementation(_internal)?")
+# peft's types that are weights alone. Prompt tuning, for one, loads a tokenizer that its config names.
 _PASSIVE_ADAPTERS: Final = frozenset(
     {"LORA", "ADALORA", "IA3", "LOHA", "LOKR", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA", "LN_TUNING", "RANDLORA"}
 )
-"""peft's types that are weights alone. Prompt tuning, for one, loads a tokenizer that its config names."""
 
 _MEGATRON: Final = ("megatron_config",)
+# Sizes that no model has. transformers makes every layer as an object before it looks at the weights.
 _MOST_OF: Final = (
     (re.compile(r"n_?layers?|num_(\w+_)?layers"), 2048),
     (
@@ -148,7 +149,6 @@ _MOST_OF: Final = (
     (re.compile(r"num_(\w+_)?(heads|experts)|n_heads?"), 2**16),
     (re.compile(r"vocab_size"), 2**24),
 )
-"""Sizes that no model has. transformers makes every layer as an object before it looks at the weights."""
 _MOST_CONFIG_BYTES: Final = 2**24
 _MOST_TEXT_BYTES: Final = 2**29
 _READ_WHOLE: Final = (".json", ".jinja", ".txt", ".model")

@@ -16,8 +16,8 @@ from mathturn_gym.errors import MissingDependencyError
 
 _FREE_VALUES: Final = 2**25
 _FREE_BYTES: Final = 2**28
+# Values, and unpacked bytes, that a file may have for each of its own bytes, where it has more than the free ones.
 _RATIO: Final = 64
-"""Values, and unpacked bytes, that a file may have for each of its own bytes, where it has more than the free ones."""
 
 
 def bounded_batches(

@@ -11,11 +11,7 @@ from mathturn_gym.base.text import visible
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Returns a figure that pyplot does not know.
-
-    Args:
-        width: In inches.
-        height: In inches.
+    """Returns a figure, in inches, that pyplot does not know.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -29,12 +25,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Writes a figure as a PNG.
-
-    Args:
-        figure: From `new_figure`.
-        path: File to write.
-    """
+    """Writes a figure as a PNG."""
     # Written beside the file and renamed: a link in its place is replaced, not followed.
     with replacing(path) as scratch, warnings.catch_warnings():
         # A name may have characters that the font has not: a box stands for them, and that is all there is to say.

@@ -73,13 +73,7 @@ COLORS: Final = {
 
 
 class Line(NamedTuple):
-    """A line of a dialogue.
-
-    Args:
-        who: Who says it ("turn 1", "feedback").
-        kind: Decides its color: a verdict's status, "problem", "turn", "feedback", "system" or "end".
-        text: What is said, any number of lines.
-    """
+    """A line of a dialogue: the speaker, the kind that decides its color (a status, or a key of `COLORS`), the text."""
 
     who: str
     kind: str
@@ -101,12 +95,7 @@ def dialogue_html(lines: Iterable[Line]) -> str:
 
 
 class RenderedDialogue(str):
-    """A dialogue as text, which a notebook shows as HTML.
-
-    Args:
-        text: The dialogue.
-        page: The same as HTML.
-    """
+    """A dialogue as text, which a notebook shows as HTML."""
 
     _page: str
 
@@ -171,12 +160,7 @@ def _dialogue(
 
 
 def render_episode(episode: Episode, *, color: bool | None = None) -> RenderedDialogue:
-    """Returns an episode's dialogue, as `print(episode)` shows it.
-
-    Args:
-        episode: Where it was kept without its texts, token counts stand for them.
-        color: With ANSI color codes; None asks the terminal.
-    """
+    """Returns an episode's dialogue, as `print(episode)` shows it; token counts stand for texts that were not kept."""
     prompt = episode.prompt or f"({episode.prompt_length} tokens; this episode was kept without its texts)"
     lines = _head(episode.problem_id, prompt, None)
     for turn in episode.turns:

@@ -163,8 +163,8 @@ def _end() -> None:
     _LOOP.end()
 
 
+# The parent's, in a forked process: its sockets are not closed here, and not collected either.
 _LEFT_BEHIND: list[_Loop] = []
-"""The parent's, in a forked process: its sockets are not closed here, and not collected either."""
 
 
 def _renew() -> None:

@@ -4,7 +4,7 @@
 
 A run (`RunConfig`) consists of an environment with its splits, a policy, an algorithm, a budget, `Optimization` and
 `Evaluation`. `load_task` returns such parts by name. Each algorithm and its variants are a file in `algorithms/`; those
-of stable-baselines3 are in `classic/`. `tiny` and `warmup` make the built-in model.
+of stable-baselines3 are in `classic/`.
 
 Everything here is light, except `train`: it is loaded when it is first used, because it loads what draws and measures.
 """
@@ -64,4 +64,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, {"TrainResult": "training", "train": "training"})
+    __getattr__, __dir__ = lazy_exports(__name__, {"training": "TrainResult train"})

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mathturn_gym.episodes.packing import PackedBatch
     from mathturn_gym.types import Episode, Policy
 
+# Number of episodes that an evaluation plays at once.
 _PLAYED_AT_ONCE: Final = 128
-"""Number of episodes that an evaluation plays at once."""
 
 
 def accuracy_by_turn(episodes: Sequence[Episode], num_turns: int) -> dict[str, float]:
@@ -36,9 +36,7 @@ def accuracy_by_turn(episodes: Sequence[Episode], num_turns: int) -> dict[str, f
 def validation_env(config: RunConfig, policy: Policy | None = None) -> Any:
     """The environment of a run's evaluations; None where there are none.
 
-    Args:
-        config: The run.
-        policy: Its tokenizer is the environment's, where the config names none.
+    The policy's tokenizer is the environment's, unless the config names one.
     """
     episodes = config.evaluation.episodes
     at_once = min(episodes, _PLAYED_AT_ONCE)
@@ -46,14 +44,7 @@ def validation_env(config: RunConfig, policy: Policy | None = None) -> Any:
 
 
 def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> dict[str, float]:
-    """Accuracy by turn on the test split, on how many different problems, and tokens per episode.
-
-    Args:
-        env: Environment and splits.
-        policy: Any policy.
-        episodes: Number of episodes.
-        seed: Determines problems and samples.
-    """
+    """Accuracy by turn on the test split, number of different problems, and tokens per episode."""
     vector: Any = env.make("test", min(episodes, _PLAYED_AT_ONCE), policy=policy)
     try:
         played = collect(vector, policy, episodes, seed=derive_seed(seed, "test"))
@@ -72,14 +63,7 @@ _KEY: Final = "iteration"
 
 
 def append_episodes(folder: Path, name: str, episodes: Sequence[Episode], iteration: int) -> None:
-    """Adds episodes of an iteration to `episodes_NAME.jsonl`.
-
-    Args:
-        folder: The run's.
-        name: One of `KEPT`.
-        episodes: Any number; none makes no file.
-        iteration: Iterations that were done when they were played.
-    """
+    """Adds episodes of an iteration to `episodes_NAME.jsonl`, NAME being one of `KEPT`; none makes no file."""
     if not episodes:
         return
     with EpisodeWriter(_file(folder, name)) as writer:
@@ -97,13 +81,9 @@ def drop_episodes(folder: Path, iteration: int) -> None:
 
 
 def with_advantages(episodes: Sequence[Episode], batch: PackedBatch) -> list[Episode]:
-    """Adds the advantages of a batch to its episodes, as `token_values["advantage"]`.
+    """Adds the advantages of a batch to its episodes (of one iteration), as `token_values["advantage"]`.
 
     Episodes that the algorithm left out of its batch, and batches of other layouts, get none.
-
-    Args:
-        episodes: Of one iteration, so that their indices differ.
-        batch: Result of `credit`.
     """
     if batch.layout != "episode" or batch.form != "padded":
         return list(episodes)
@@ -119,6 +99,7 @@ def with_advantages(episodes: Sequence[Episode], batch: PackedBatch) -> list[Epi
     found = []
     for episode in episodes:
         if episode.index in given:
+            # NaN off the mask: a prompt has no advantage, which is not the same as 0.
             own = np.where(episode.loss_mask, values[episode.index], np.float32(np.nan))
             episode = replace(episode, token_values={**episode.token_values, "advantage": own})
         found.append(episode)

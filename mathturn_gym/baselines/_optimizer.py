@@ -48,10 +48,7 @@ class Optimizer:
         self.steps = 0
 
     def step(self, rate: float) -> float:
-        """Clips the accumulated gradients, takes a step, and clears them.
-
-        Args:
-            rate: The learning rate's factor.
+        """Clips the accumulated gradients, takes a step at the learning rate times `rate`, and clears them.
 
         Returns:
             The gradient's norm before clipping. If it is not finite, no step is taken.
@@ -59,6 +56,7 @@ class Optimizer:
         self._sum_gradients(self._named.values())
         most = math.inf if self._max_norm is None else self._max_norm
         norm = float(_whole(torch.nn.utils.clip_grad_norm_(self._named.values(), most)))
+        # One batch with an infinite gradient must not end a run of hours: it is left out, and the caller logs it.
         if math.isfinite(norm):
             self._set_rate(self.learning_rate * rate)
             self._optimizer.step()
@@ -88,6 +86,7 @@ class Optimizer:
             state = self._optimizer.state.get(parameter, {})
             for kind, now in state.items():
                 if kind == _STEP:
+                    # Not saved with the tensors: the step count is in the run's own state.
                     state[kind] = torch.full_like(now, float(steps)) if isinstance(now, torch.Tensor) else steps
                 elif isinstance(now, torch.Tensor):
                     for part, there in _plain(now).items():

@@ -46,6 +46,7 @@ def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any
             raise InvalidValueError(f"{option} must be FIELD=VALUE or PART.FIELD=VALUE, got {text!r}")
         try:
             found[name] = parse_json(value)
+        # feedback=hint needs no quotes.
         except ValueError:
             found[name] = value
     return found
@@ -81,6 +82,7 @@ def nested(settings: Mapping[str, Any], algorithm: type[BaseAlgorithm], env_id: 
                 fields = _fields(algorithm, _env_id(settings, env_id))
             part, field = _part_of(name, fields, algorithm), name
         table = _table(name, value) if not field else {field: value}
+        # A learning rate that nothing reads would be tuned in vain.
         if part == "optimization" and not algorithm.reads_optimization:
             own = ", ".join(algorithm.option_names())
             raise InvalidValueError(

@@ -74,6 +74,7 @@ class TrainingDisplay:
         self._progress.update(self._task, completed=completed, total=total)
         if self._console.is_terminal:
             self._live.update(Group(self._progress, self._table(metrics), Text(self._curve(), style="cyan")))
+        # Without a terminal (a log file) only what is worth a line.
         elif evaluated:
             self._console.print(self._line(metrics))
 
@@ -127,12 +128,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, title: str = "") -> bool:
-    """Draws accuracy over episodes, training batches thin and validation thick, as a PNG.
-
-    Args:
-        history: From `read_metrics`.
-        path: File to write.
-        title: Above it: what was trained on what.
+    """Draws accuracy over episodes (`read_metrics`), training batches thin and validation thick, as a PNG.
 
     Returns:
         False where matplotlib is not installed (which is logged) and nothing was drawn.

@@ -206,8 +206,9 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
         given["fields"] = fields
     if "reward_terms" in given:
         given["reward_terms"] = dict(map(_term, given["reward_terms"]))
-    if "chat_template_kwargs" in given:
-        given["chat_template_kwargs"] = _json_object("--chat-template-kwargs", given["chat_template_kwargs"])
+    for name in ("chat_template_kwargs", "verdict_noise"):
+        if name in given:
+            given[name] = _json_object(f"--{name.replace('_', '-')}", given[name])
     return given
 
 

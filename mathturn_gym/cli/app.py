@@ -28,7 +28,6 @@ from mathturn_gym.cli.serve import serve
 from mathturn_gym.cli.train import train
 from mathturn_gym.cli.verify import verify
 from mathturn_gym.cli.view import view
-from mathturn_gym.cli.warmup import warmup
 from mathturn_gym.errors import MathTurnError
 
 app = typer.Typer(
@@ -68,7 +67,6 @@ app.command()(serve)
 app.command()(verify)
 app.add_typer(problems_app, name="problems")
 app.add_typer(models_app, name="models")
-app.command()(warmup)
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ def info(
     from mathturn_gym.baselines.tasks import task_names
     from mathturn_gym.env import ENV_DEFAULTS
     from mathturn_gym.env.feedback import FEEDBACK
-    from mathturn_gym.problems import NAMES
+    from mathturn_gym.problems.families import NAMES
 
     table = Table(title=f"Python {platform.python_version()} on {platform.machine()}", title_justify="left")
     table.add_column("library")

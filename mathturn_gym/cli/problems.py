@@ -17,7 +17,8 @@ from mathturn_gym.cli._options import PROBLEMS_HELP, AnswerColumn, QuestionColum
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.problems import GoldFailure, ProblemSource
+    from mathturn_gym.problems import ProblemSource
+    from mathturn_gym.problems.rows import GoldFailure
     from mathturn_gym.types import Problem
 
 
@@ -31,8 +32,7 @@ Named = Annotated[str, typer.Argument(help=PROBLEMS_HELP)]
 @problems_app.command("list")
 def list_families() -> None:
     """The built-in sources and the procedural families."""
-    from mathturn_gym.problems import LEVELS
-    from mathturn_gym.problems.families.registry import GENERATORS, REGISTRY
+    from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY
 
     table = Table("name", "about")
     for _, generator in sorted(GENERATORS.items()):

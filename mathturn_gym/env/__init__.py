@@ -36,14 +36,12 @@ __all__ = [
     "info_of",
 ]
 
-_HOME: Final = {
-    "EnvConfig": "config",
-    "EpisodeState": "environment",
-    "MathMultiTurnEnv": "environment",
-    "MathMultiTurnVectorEnv": "vector",
-    "StepInfo": "environment",
-    "info_of": "environment",
-}
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "config": "EnvConfig",
+            "environment": "EpisodeState MathMultiTurnEnv StepInfo info_of",
+            "vector": "MathMultiTurnVectorEnv",
+        },
+    )

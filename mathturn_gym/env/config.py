@@ -63,6 +63,7 @@ class EnvKeywords(TypedDict, total=False):
         reward_scaling: What rewards are multiplied with.
         reward_bias: What is taken off rewards.
         reward_terms: NAME=WEIGHT of a term added to the reward, or NAME=my_module:name of your own; repeatable.
+        verdict_noise: Shares of false negatives and false positives in reward and feedback as JSON: '{"reward": [0.3, 0.0]}'.
         system_prompt: Text of a system message.
         prompt_template: What the first message says, with {problem} where the problem's text goes.
         chat_template_kwargs: Variables of the chat template as JSON: '{"enable_thinking": false}'.
@@ -85,6 +86,7 @@ class EnvKeywords(TypedDict, total=False):
     reward_scaling: float
     reward_bias: float
     reward_terms: RewardTerms | None
+    verdict_noise: Mapping[str, Any] | None
     system_prompt: str | None
     prompt_template: str | None
     chat_template_kwargs: Mapping[str, Any] | None

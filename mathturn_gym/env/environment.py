@@ -24,6 +24,7 @@ from mathturn_gym.base.text import shorten
 from mathturn_gym.base.user_functions import error_of, name_of, place_of, positional_parameters
 from mathturn_gym.env.dialogue import DialogueLike, History, Tokenizer, make_dialogue
 from mathturn_gym.env.feedback import Feedback, get_feedback
+from mathturn_gym.env.noise import get_noise
 from mathturn_gym.env.rewards import LARGEST_RETURN, RewardTerms, affine_reward, check_scale, get_terms
 from mathturn_gym.env.verification import VerifierLike, get_verifier
 from mathturn_gym.errors import (
@@ -35,6 +36,7 @@ from mathturn_gym.errors import (
     raise_unknown_name,
 )
 from mathturn_gym.problems import FiniteSource, ProblemsLike, load_problems
+from mathturn_gym.seeding import derive_seed
 from mathturn_gym.spaces import TokenIds, check_step
 from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord, Verdict
 
@@ -61,6 +63,8 @@ class StepInfo(TypedDict, total=False):
         verifier_errors: Turns so far whose verifier raised (`verdict.is_verifier_error`).
         judged_turns: Turns so far on which a judge decided (`verdict.is_judged`).
         gold: The accepted answers; only with `gold_in_info=True`.
+        reward_verdict: What the reward took the turn just played for; only with `verdict_noise`, as the next.
+        feedback_verdict: What the feedback took it for, and the end of the episode.
         reward_terms: What the reward of the turn just played is the sum of ("verdict" and the names asked for); only with
             `reward_terms`, and not after `reset`.
     """
@@ -82,6 +86,8 @@ class StepInfo(TypedDict, total=False):
     verifier_errors: int
     judged_turns: int
     gold: tuple[str, ...]
+    reward_verdict: Verdict
+    feedback_verdict: Verdict
     reward_terms: dict[str, float]
 
 
@@ -111,7 +117,7 @@ def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
     return info
 
 
-_OPTIONS: Final = ("problem_id", "index", "family", "level")
+_OPTIONS: Final = ("problem_id", "index", "family", "level", "episode")
 _FEEDBACK_ROOM: Final = 256
 _PROMPT_ROOM: Final = 2048
 _PROBED: Final = 16
@@ -138,6 +144,7 @@ class EpisodeState:
         next_index: Number of the problem that the next `reset()` shows.
         rng_state: State of the environment's `np_random`, or None.
         segments: The finished segments: the observations before each re-rendering, with the turns played in them.
+        episode_seed: Decides whatever is random in feedback and verdicts: copies of an episode meet the same.
     """
 
     problem: Problem
@@ -149,6 +156,7 @@ class EpisodeState:
     next_index: int
     rng_state: Mapping[str, Any] | None
     segments: tuple[Ids, ...] = ()
+    episode_seed: int = 0
 
     def __repr__(self) -> str:
         """`EpisodeState(on 'lins/3f', 2 turns, 57 tokens)`."""
@@ -165,6 +173,7 @@ class Beginning(NamedTuple):
         stream: Seed of the stream of problems.
         next_index: Number of the problem after this one.
         info: What `reset` returns.
+        episode_seed: See `TurnContext`.
     """
 
     problem: Problem
@@ -173,6 +182,7 @@ class Beginning(NamedTuple):
     stream: int
     next_index: int
     info: dict[str, Any]
+    episode_seed: int
 
 
 class Transition(NamedTuple):
@@ -233,6 +243,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         reward_bias: See `rewards.turn_reward`.
         reward_terms: Terms added to that reward, `{"overlong": 1.0, "turn_cost": 0.05}`: weights of `rewards.TERMS`, or
             functions `TurnContext -> float` under other names. Each is reported in `info["reward_terms"]`.
+        verdict_noise: Shares of false verdicts, `{"reward": [0.3, 0.0], "feedback": [0.3, 0.0], "same_coin": True}`: false
+            negatives and false positives in the reward, and in what feedback and `stop_on_success` follow (see
+            `noise.VerdictNoise`). None has none. `info["verdict"]` stays the verifier's.
         system_prompt: Text of a system message, or None.
         prompt_template: What the user's first message is, with `{problem}` where the problem's text goes
             ("{problem}\n\nPut the answer in \boxed{}."); None is the problem's text alone.
@@ -276,6 +289,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         reward_scaling: float = 1.0,
         reward_bias: float = 0.0,
         reward_terms: RewardTerms | None = None,
+        verdict_noise: Mapping[str, Any] | None = None,
         system_prompt: str | None = None,
         prompt_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -295,6 +309,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self.reward_bias = check_float("reward_bias", reward_bias)
         check_scale(self.reward_bias, self.reward_scaling, self.num_turns)
         self._terms = get_terms(reward_terms)
+        self._noise = get_noise(verdict_noise)
         self.source = load_problems(problems)
         wanted = getattr(self._feedback, "dialogue", None) if dialogue is None else dialogue
         self.prompt_template = _check_template(prompt_template)
@@ -336,7 +351,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._ended = False
         self._sampled, self._began_at = 0, 0.0
         self._stream: int | None = None
-        self._next_index = 0
+        self._next_index = self._episode_seed = 0
 
     # ---- Gymnasium
 
@@ -348,7 +363,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         Args:
             seed: Begins stream `seed` again.
             options: `{"problem_id": id}` for one certain problem, `{"index": i}` for problem i of the stream;
-                `{"family": name}` and `{"level": n}` take it from that part of the problems.
+                `{"family": name}` and `{"level": n}` take it from that part of the problems. `{"episode": i}` keeps several
+                episodes on one problem apart, where feedback or verdicts are random (`TurnContext.episode_seed`).
 
         Returns:
             The prompt, int64 (L0,), and the info (see `StepInfo`).
@@ -440,6 +456,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             max_tokens=self._budget(self._length, self._sampled),
             earlier=tuple(self._turns),
             segments=self._segments,
+            episode_seed=self._episode_seed,
         )
         return self._begun
 
@@ -459,7 +476,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             info = self._info(self.problem, None, 0, stop, self._length, offsets=(self._length, self._length, 0))
             return Transition(self._observation(), 0.0, terminated, not terminated, info, None, stop)
         context = context.with_verdict(verdict)
-        solved = verdict.correct and self.stop_on_success
+        rewarded, told = (context, context) if self._noise is None else self._noise.contexts(context)
+        solved = told.judged.correct and self.stop_on_success
         start, end, segment = self._length, self._length + context.ids.shape[0], len(self._segments)
         text, observation, rerendered, stop = "", None, False, None
         sampled = self._sampled + context.ids.shape[0]
@@ -470,7 +488,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         elif self.max_episode_seconds is not None and time.monotonic() - self._began_at >= self.max_episode_seconds:
             stop = StopReason.TIME
         else:
-            text = self._say(context)
+            text = self._say(told)
             if self._rerenders:
                 observation, rerendered = self._rerendered(context, text)
             else:
@@ -482,9 +500,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         if observation is None:
             observation = np.concatenate([context.context_ids, context.ids])
         # `turn_reward` without its checks: the environment checked bias and scaling, the verdict its score.
-        reward, terms = affine_reward(verdict.value, self.reward_bias, self.reward_scaling), None
+        reward, terms = affine_reward(rewarded.judged.value, self.reward_bias, self.reward_scaling), None
         if self._terms:
-            reward, terms = self._add_terms(context, reward)
+            reward, terms = self._add_terms(rewarded, reward)
         record = TurnRecord(context.response, verdict, text, reward, start, end, terms, segment)
         finished = np.concatenate([context.context_ids, context.ids]) if rerendered else None
         if rerendered:
@@ -542,12 +560,14 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         stop = None if self._budget(length, 0) else StopReason.CONTEXT
         if not self.num_turns:
             stop = StopReason.TURNS
-        return Beginning(problem, prompt, stop, stream, next_index, self._info(problem, None, 0, stop, length))
+        info = self._info(problem, None, 0, stop, length)
+        return Beginning(problem, prompt, stop, stream, next_index, info, self._seed_of(stream, index, options))
 
     def commit_reset(self, beginning: Beginning) -> tuple[Ids, dict[str, Any]]:
         """Begins what `plan_reset` worked out; returns what `reset` returns."""
         self._begin(beginning.problem, beginning.observation, [], beginning.stop_reason, ended=False)
         self._stream, self._next_index = beginning.stream, beginning.next_index
+        self._episode_seed = beginning.episode_seed
         if self.render_mode == "human":
             self._print_new()
         return beginning.observation, beginning.info
@@ -575,6 +595,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             self._next_index,
             rng,
             self._segments,
+            self._episode_seed,
         )
 
     def set_state(self, state: EpisodeState) -> tuple[Ids, dict[str, Any]]:
@@ -592,6 +613,7 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._begin(state.problem, state.ids, list(state.turns), state.stop_reason, ended=state.ended)
         self._segments = state.segments
         self._stream, self._next_index = state.stream, state.next_index
+        self._episode_seed = state.episode_seed
         if state.rng_state is not None:
             self.np_random.bit_generator.state = copy.deepcopy(dict(state.rng_state))
         last = self._turns[-1] if self._turns else None
@@ -638,6 +660,12 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
                 level=None if level is None else check_int("options['level']", level, low=0),
             )
         return source.get(stream, index), index + 1
+
+    def _seed_of(self, stream: int, index: int, options: Mapping[str, Any] | None) -> int:
+        """`episode_seed` of the episode that the options ask for: of its place in the stream, and its own number."""
+        given = options or {}
+        number = check_int("options['episode']", given.get("episode", 0), low=0)
+        return derive_seed("episode", stream, given.get("index", index), number)
 
     def _check_prompt_fits(self) -> None:
         """Raises where none of the first problems fits: the budget is a mistake, not one long problem."""
@@ -778,6 +806,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
             info["gold"] = problem.gold
         if last is not None and last.reward_terms is not None:
             info["reward_terms"] = dict(last.reward_terms)
+        if verdict is not None and self._noise is not None:
+            found = self._noise.verdicts(self._episode_seed, turns - 1, verdict)
+            info["reward_verdict"], info["feedback_verdict"] = found
         return dict(info)
 
     def _print_new(self) -> None:

@@ -7,7 +7,7 @@ collect ─► Episode ─► returns ─► pack ─► PackedBatch ─► loss
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -28,16 +28,13 @@ __all__ = [
     "write_episodes",
 ]
 
-_HOME: Final = {
-    "PackedBatch": "packing",
-    "acollect": "rollout",
-    "collect": "rollout",
-    "pack": "packing",
-    "read_episodes": "trajectories",
-    "summarize": "metrics",
-    "unpack": "packing",
-    "write_episodes": "trajectories",
-}
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "metrics": "summarize",
+            "packing": "PackedBatch pack unpack",
+            "rollout": "acollect collect",
+            "trajectories": "read_episodes write_episodes",
+        },
+    )

@@ -25,8 +25,8 @@ _RATIOS: Final[tuple[str, ...]] = get_args(Ratio)
 _UNITS: Final[tuple[str, ...]] = get_args(Unit)
 _KLS: Final[tuple[str, ...]] = get_args(KLEstimator)
 
+# Log-ratios are held within this: e^40 = 2.4e17, whose square, as in the norm of a gradient, is still a float32.
 _LARGEST_LOG: Final = 40.0
-"""Log-ratios are held within this: e^40 = 2.4e17, whose square, as in the norm of a gradient, is still a float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +115,7 @@ def trained_logprobs(
         raise InvalidValueError(f"logits must be (M, V) for M = {len(row)} trained ids, got {tuple(logits.shape)}")
     ids = batch.input_ids[row, column, None]
     if batch.support is None:
+        # log_softmax and not softmax().log(): an id of probability 1e-50 keeps a finite log-prob.
         scores = torch.log_softmax(logits / temperature, dim=-1)
         chosen = scores.gather(-1, ids)[:, 0]
     else:
@@ -209,6 +210,7 @@ def policy_loss(
     _check_pairs(entropy, entropy_weight, reference_logprobs, weights, proximal_logprobs, behavior_cap)
     _check_tokens(tokens, denominator, entropy is not None or reference_logprobs is not None)
     _check_batch(batch, ratio, normalization, logprobs, proximal_logprobs, entropy, reference_logprobs)
+    # One weight for each id, whatever the layout: so that layouts and micro-batches give the same gradient.
     mean = _Mean.over(batch, normalization, denominator)
     mask = batch.loss_mask
     now, advantage = logprobs[mask], batch.advantages[mask].to(logprobs.dtype)
@@ -220,6 +222,7 @@ def policy_loss(
     else:
         near = old if proximal_logprobs is None else proximal_logprobs[mask].detach().to(logprobs.dtype)
         ratios = _ratios(now, near, ratio, batch)
+        # An impossible id (log-prob -inf) has ratio 0: times -inf it would be NaN, and the batch lost.
         losses = -ratios.detach() * advantage * now.masked_fill(now.isneginf(), 0.0)
         if objective == "clip":
             losses, cut = _clip_losses(ratios, advantage, clip, clip if clip_high is None else clip_high, dual_clip)
@@ -306,6 +309,7 @@ def interpolated_logprobs(logprobs: torch.Tensor, batch: PackedBatch, *, current
     age = torch.where(batch.loss_mask, now - batch.versions, 0)
     if age.numel() and int(age.min()) < 0:
         raise InvalidValueError(f"current_version is {now}, but the batch has version {int(batch.versions.max())}")
+    # Ages 0 and 1 have nothing between behavior and proximal policy: their share is 0, whatever the division says.
     share = ((age - 1).clamp(min=0) / age.clamp(min=1)).to(logprobs.dtype)
     old = batch.behavior_logprobs.to(logprobs.dtype)
     return torch.where(batch.loss_mask, old + share * (logprobs.detach() - old), 0.0)
@@ -324,6 +328,7 @@ class _Mean:
             raise InvalidValueError("denominator must be positive, got 0")
         total = float(max(count, 1)) if denominator is None else float(denominator)
         sizes = torch.bincount(segment, minlength=count).double()
+        # Double: a sum of many single-precision shares of a long episode drifts off 1.
         return cls((1.0 / sizes)[segment] / total)
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
@@ -335,6 +340,7 @@ def _ratios(now: torch.Tensor, near: torch.Tensor, ratio: Ratio, batch: PackedBa
     gap = _held(now - near)
     if ratio == "token":
         return gap.exp()
+    # The whole episode is one action: each token carries the gradient of the product (RLOO in its original form).
     if ratio == "product":
         count, segment = batch.segments("sequence")
         return _held(gap.new_zeros(count).index_add(0, segment, gap)).exp()[segment]
@@ -357,6 +363,7 @@ def _clip_losses(
     ratios: torch.Tensor, advantage: torch.Tensor, low: float, high: float, dual_clip: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     free, held = ratios * advantage, ratios.clamp(1 - low, 1 + high) * advantage
+    # The pessimistic bound: clipping only ever takes gain away (Schulman et al. 2017, eq. 7).
     gain = torch.minimum(free, held)
     cut = held < free
     if dual_clip is not None:

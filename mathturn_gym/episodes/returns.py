@@ -50,8 +50,8 @@ BIASED: Final[dict[str, str]] = {
 }
 """Estimators whose expected gradient is not the gradient of J, and why."""
 
+# Estimators that give all turns of an episode one number.
 _WHOLE_EPISODE: Final = ("rloo", "grpo", "dr_grpo", "reinforce_pp_baseline")
-"""Estimators that give all turns of an episode one number."""
 
 _STD_EPSILON: Final = 1e-4  # the field's (DeepSeekMath has none; TRL and others divide by std + 1e-4)
 
@@ -407,6 +407,7 @@ class _Elsewhere:
         spread = self.squared_means - self.groups * self.center() ** 2
         of_means = np.divide(spread, self.groups - 1, out=np.zeros_like(self.means), where=self.groups > 1)
         noise = within * np.divide(self.inverse_sizes, self.groups, out=np.zeros_like(within), where=self.groups > 0)
+        # Groups of the same true mean still differ by their own noise: it is no reason to trust them.
         between = of_means - noise
         result = np.full_like(within, np.inf)
         # A difference of squares has rounding of its own.
@@ -430,6 +431,7 @@ def _grpo(table: _Table, *, normalize_std: bool = True) -> _Matrix:
     whole, size = table.whole(), table.group_size()
     centered = whole - table.group_sum(whole) / size
     if normalize_std:
+        # The deviation is divided by G - 1, as torch.std does in the published implementations.
         centered = centered / (np.sqrt(table.group_sum(centered**2) / (size - 1)) + _STD_EPSILON)
     return _per_turn(table, centered)
 
@@ -510,6 +512,7 @@ def _value_table(episodes: Sequence[Episode], values: Sequence[npt.ArrayLike], t
 def discounted_sums(rewards_EK: _Matrix, discount: float) -> _Matrix:
     """Discounted sums from each column to the last, row by row."""
     result = np.array(rewards_EK, dtype=np.float64)
+    # Column by column over all episodes: turns are few, episodes many.
     for k in range(result.shape[1] - 2, -1, -1):
         result[:, k] += discount * result[:, k + 1]
     return result
@@ -521,6 +524,7 @@ def _per_turn(table: _Table, one_E1: _Matrix) -> _Matrix:
 
 def _warn_if_biased(estimator: str, gae_lambda: float) -> None:
     why = BIASED.get(estimator)
+    # With lambda 1 the critic is only a baseline, which no value of its makes wrong.
     if estimator == "gae" and gae_lambda < 1.0:
         why = f"gae_lambda {gae_lambda:g} bootstraps from the critic's values, which are not exact"
     if why is not None:

@@ -15,23 +15,14 @@ the shortest use of each, and what each has been tested against.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mathturn_gym.neighbors.episodes import (
-        EpisodePlayer,
-        Generate,
-        completion_of,
-        problem_from_json,
-        problem_to_json,
-    )
+    from mathturn_gym.neighbors.episodes import EpisodePlayer, completion_of
 
-__all__ = ["EpisodePlayer", "Generate", "completion_of", "problem_from_json", "problem_to_json"]
-
-_HOME: Final = dict.fromkeys(__all__, "episodes")
-
+__all__ = ["EpisodePlayer", "completion_of"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(__name__, {"episodes": " ".join(__all__)})

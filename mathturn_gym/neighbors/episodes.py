@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class ProblemIndex(FiniteSource):
             if known is None:
                 self._by_id[problem.id] = problem
                 self._by_prompt.setdefault(problem.prompt, []).append(problem.id)
+            # Hints and metadata may differ: rows come back from a data set with less than they had.
             elif (known.prompt, known.gold) != (problem.prompt, problem.gold):
                 raise InvalidValueError(
                     f"two different problems have the id {problem.id!r}: give them ids of their own"
@@ -122,7 +123,9 @@ class ProblemIndex(FiniteSource):
 Generate: TypeAlias = Callable[[Ids, int], Awaitable[Completion]]
 """A model: `await generate(context, max_tokens)` continues a context, int64 (L,), by at most `max_tokens` ids."""
 
-_NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
+_NOTHING: Final = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), truncated=True)
+# Environments are made with a problem that fits: what they are then asked to play may be too long, and is truncated.
+_FITS: Final = Problem("-", "-", "-")
 
 
 def problem_to_json(problem: Problem) -> str:
@@ -167,6 +170,33 @@ def completion_of(
     return Completion(kept, values, truncated=not ended, version_start=version)
 
 
+def loaded_once(config: EnvConfig, **makes: Any) -> tuple[EnvConfig, MathMultiTurnEnv]:
+    """A config with its dialogue and verifier loaded, for all environments of a process, and a first environment."""
+    made: Any = config.make(**makes)
+    env: MathMultiTurnEnv = made.unwrapped
+    # The dialogue has the tokenizer and the system prompt.
+    kept = {name: value for name, value in config.keywords.items() if name not in ("tokenizer", "system_prompt")}
+    shared: dict[str, Any] = {"dialogue": env.dialogue, "verifier": env.verifier}
+    return EnvConfig(config.id, **{**kept, **shared}), env
+
+
+def turn_ends(env: MathMultiTurnEnv) -> frozenset[int]:
+    """The ids that end a turn: EOS, and the end-of-turn of the chat template."""
+    ends = {env.dialogue.tokenizer.eos_token_id, *env.dialogue.end_of_turn[-1:]}
+    return frozenset(one for one in ends if one is not None)
+
+
+async def step_beside(env: MathMultiTurnEnv, ids: Ids) -> tuple[Ids, float, bool, bool, dict[str, Any]]:
+    """`env.step(ids)` from a running event loop.
+
+    The built-in verifier runs in a thread, so that one slow check does not delay other episodes. A user's function may rely
+    on the thread that calls it, and runs in this one.
+    """
+    if env.verifier.runs_beside:
+        return await asyncio.to_thread(env.step, ids)
+    return env.step(ids)
+
+
 class EpisodePlayer:
     r"""Plays episodes for a trainer that gives the problem and samples the completions.
 
@@ -197,19 +227,15 @@ class EpisodePlayer:
 
     def __init__(self, config: EnvConfig, tokenizer: Any, discount: float = 1.0) -> None:
         self.discount = check_float("discount", discount, low=0.0, high=1.0)
-        self._config, self._problems = config, ProblemIndex()
-        first = self._made(tokenizer=tokenizer)
-        # What the first has loaded serves all of them; the dialogue has the tokenizer and the system prompt.
-        kept = {name: value for name, value in config.keywords.items() if name not in ("tokenizer", "system_prompt")}
-        shared: dict[str, Any] = {"dialogue": first.dialogue, "verifier": first.verifier}
-        self._config = EnvConfig(config.id, **{**kept, **shared})
+        self._problems = ProblemIndex()
+        self._config, first = loaded_once(config, tokenizer=tokenizer, problems=_FITS)
+        first.source = self._problems
         self._idle = [first]
         self.decode = first.dialogue.decode
         self.encode: Callable[[str], Ids] = lambda text: completion_ids(
             first.dialogue, text, first.max_completion_tokens
         )
-        tokens = {first.dialogue.tokenizer.eos_token_id, *first.dialogue.end_of_turn[-1:]}
-        self.ends: frozenset[int] = frozenset(one for one in tokens if one is not None)
+        self.ends = turn_ends(first)
 
     async def play(self, problem: Problem, generate: Generate, *, index: int = 0, group: str | None = None) -> Episode:
         """Plays one episode to its end.
@@ -228,6 +254,7 @@ class EpisodePlayer:
             UserFunctionError: a verifier or reward function of the user's raised.
         """
         self._problems.add([problem])
+        # As many environments as episodes that run at once; making one takes longer than playing a turn.
         env = self._idle.pop() if self._idle else self._made()
         try:
             return await self._episode(env, problem, generate, index, group)
@@ -242,31 +269,20 @@ class EpisodePlayer:
         while not recorder.ended:
             budget = int(info["completion_budget"])
             completion = await generate(observation, budget) if budget else _NOTHING
-            # The built-in verifier runs in a thread, so that one slow check does not delay other episodes. A user's function may rely
-            # on the thread that calls it, and runs here.
-            if env.verifier.runs_beside:
-                result = await asyncio.to_thread(env.step, completion.ids)
-            else:
-                result = env.step(completion.ids)
+            result = await step_beside(env, completion.ids)
             observation, info = result[0], result[-1]
             recorder.add(completion, *result)
         return recorder.episode(self.discount)
 
-    def _made(self, **changes: Any) -> MathMultiTurnEnv:
-        # Made with a problem that fits: what an environment is then asked to play may be too long, and is truncated.
-        made: Any = self._config.make(problems=Problem("-", "-", "-"), **changes)
+    def _made(self) -> MathMultiTurnEnv:
+        made: Any = self._config.make(problems=_FITS)
         env: MathMultiTurnEnv = made.unwrapped
         env.source = self._problems
         return env
 
 
 class TextEpisode:
-    """An episode played by texts, for hosts without token ids: answers are encoded by the tokenizer.
-
-    Args:
-        env: The environment.
-        discount: Of the return, per turn.
-    """
+    """An episode played by texts, for hosts without token ids: answers are encoded by the tokenizer."""
 
     def __init__(self, env: MathMultiTurnEnv, discount: float) -> None:
         self._env, self._discount = env, discount

@@ -8,16 +8,10 @@ from mathturn_gym.errors import MissingDependencyError
 
 
 def require(package: str, low: str, below: str, install: str) -> str:
-    """The installed version of a package.
-
-    Args:
-        package: Name of the distribution.
-        low: The oldest version that will do.
-        below: The first version that will not.
-        install: What to install it with, for the message.
+    """The installed version of a package, from `low` to the first that will not do.
 
     Raises:
-        MissingDependencyError: it is not installed, or of another version.
+        MissingDependencyError: it is not installed, or of another version; the message ends in `install`.
 
     >>> require("gymnasium", "1.4", "2", "pip install gymnasium") >= "1.4"
     True
@@ -34,6 +28,7 @@ def require(package: str, low: str, below: str, install: str) -> str:
 def _numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version; a pre-release counts as the release that it leads to."""
     numbers = []
+    # Without `packaging`, which is not a dependency: leading numbers are all that bounds need.
     for part in text.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not digits:

@@ -29,6 +29,7 @@ from mathturn_gym.neighbors.export import to_verl
 from mathturn_gym.problems import ProblemsLike
 from mathturn_gym.types import Completion, Episode, Ids
 
+# slime calls a function for each sample: environments are kept here from call to call.
 _PLAYERS: dict[tuple[str, int], EpisodePlayer] = {}
 
 
@@ -72,6 +73,7 @@ async def custom_generate(args: Any, sample: Any, sampling_params: dict[str, Any
         meta = (await post(url, payload))["meta_info"]
         if meta["finish_reason"]["type"] == "abort":
             raise _AbortedError
+        # Not every SGLang reports its version.
         versions.extend([meta["weight_version"]] if "weight_version" in meta else [])
         found = meta.get("output_token_logprobs", [])
         return completion_of([one[1] for one in found], [one[0] for one in found], max_tokens, player.ends)
@@ -110,13 +112,7 @@ def _player(args: Any, tokenizer: Any) -> EpisodePlayer:
 
 
 def dataset_rows(problems: ProblemsLike, size: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of slime's prompt data, each with its whole problem.
-
-    Args:
-        problems: See `load_problems`.
-        size: How many different problems; None takes all of a list.
-        seed: Of the stream of a source that has no end.
-    """
+    """Rows of slime's prompt data, each with its whole problem; see `chosen_problems` for the arguments."""
     return [
         {
             "prompt": [{"role": "user", "content": problem.prompt}],

@@ -21,7 +21,7 @@ from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_int
-from mathturn_gym.neighbors.episodes import ProblemIndex, chosen_problems
+from mathturn_gym.neighbors.episodes import ProblemIndex, chosen_problems, loaded_once, step_beside, turn_ends
 from mathturn_gym.neighbors.require import require
 from mathturn_gym.types import Policy, Problem
 
@@ -40,20 +40,11 @@ _ENV_ID: Final = "MathMultiTurnUntilCorrect-v0"
 
 
 class MathTurnEnv(Env):
-    """One episode.
-
-    Observations only grow, so the cookbook makes one `Datum` of an episode. Rewards are per turn.
-
-    Args:
-        env: The environment.
-        problem: What it plays.
-    """
+    """One episode. Observations only grow, so the cookbook makes one `Datum` of it; rewards are per turn."""
 
     def __init__(self, env: MathMultiTurnEnv, problem: Problem) -> None:
         self._env, self._problem = env, problem
-        dialogue = env.dialogue
-        ends = {dialogue.tokenizer.eos_token_id, *dialogue.end_of_turn[-1:]}
-        self._stop = sorted(one for one in ends if one is not None)
+        self._stop = sorted(turn_ends(env))
 
     async def initial_observation(self) -> tuple[tinker.ModelInput, list[int]]:
         """The prompt, and the ids that end a turn."""
@@ -70,11 +61,7 @@ class MathTurnEnv(Env):
         Raises:
             InvalidActionError: more ids than `max_completion_tokens`: give the environment the sampler's budget.
         """
-        ids = np.array(action, np.int64)
-        if self._env.verifier.runs_beside:
-            result = await asyncio.to_thread(self._env.step, ids)
-        else:
-            result = self._env.step(ids)
+        result = await step_beside(self._env, np.array(action, np.int64))
         observation, reward, terminated, truncated, info = result
         metrics: dict[str, float | int] = {"turn": info["turn"]}
         if info["verdict"] is not None:
@@ -111,6 +98,7 @@ class MathTurnGroupBuilder(EnvGroupBuilder):
 
     async def make_envs(self) -> Sequence[Env]:
         """The environments."""
+        # Pickled builders carry names, not tokenizers: each process loads them once.
         shared = _shared(self.tokenizer, self.env_id, json.dumps(dict(self.keywords), sort_keys=True))
         index = ProblemIndex()
         index.add([self.problem])
@@ -128,19 +116,11 @@ class MathTurnGroupBuilder(EnvGroupBuilder):
 @lru_cache(maxsize=8)
 def _shared(tokenizer: str, env_id: str, keywords: str) -> EnvConfig:
     """The environment's config with dialogue and verifier in it, which all environments of a process share."""
-    given = json.loads(keywords)
-    first: Any = EnvConfig(env_id, **given).make(tokenizer=load_tokenizer(tokenizer)).unwrapped
-    kept = {name: value for name, value in given.items() if name != "system_prompt"}
-    return EnvConfig(env_id, **kept, dialogue=first.dialogue, verifier=first.verifier)
+    return loaded_once(EnvConfig(env_id, **json.loads(keywords)), tokenizer=load_tokenizer(tokenizer))[0]
 
 
 class MathTurnDataset(RLDataset):
-    """Batches of groups, each problem once in an epoch.
-
-    Args:
-        builders: One per problem.
-        batch_size: Groups of a batch.
-    """
+    """Batches of groups (one builder per problem), each problem once in an epoch."""
 
     def __init__(self, builders: Sequence[MathTurnGroupBuilder], batch_size: int) -> None:
         self._builders, self._size = list(builders), check_int("batch_size", batch_size, low=1)
@@ -216,5 +196,6 @@ class PolicyCompleter(TokenCompleter):
         limit = self._max if max_tokens is None else min(self._max, max_tokens)
         context = np.array(model_input.to_ints(), np.int64)
         (found,) = await asyncio.to_thread(self._policy.complete, [context], max_tokens=[limit])
+        # The cookbook tells turns that ended from turns that were cut off by this word.
         reason = "length" if found.truncated else "stop"
         return TokensWithLogprobs(found.ids.tolist(), found.logprobs.tolist(), reason)

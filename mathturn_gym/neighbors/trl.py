@@ -116,6 +116,7 @@ class TurnRollout:
         """
         ids = [self._problems.id_of(prompt) for prompt in prompts]
         env = self._environment(len(ids), trainer)
+        # Ranks play different indices of one plan: with equal indices they would sample equal completions.
         first = trainer.accelerator.process_index * len(ids)
         with self._playing(trainer) as policy:
             played = collect(
@@ -130,6 +131,7 @@ class TurnRollout:
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         self.episodes = [dataclasses.replace(episode, group=str(episode.index // size)) for episode in played]
         tokenizer = trainer.processing_class
+        # TRL takes no completion without an id: a masked one stands for it.
         filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         return to_trl(self.episodes, discount=self.discount, empty_id=filler, missing_logprobs=True)
 
@@ -147,6 +149,7 @@ class TurnRollout:
 
     def _environment(self, episodes: int, trainer: Any) -> gym.vector.VectorEnv[Any, Any, Any]:
         places = min(episodes, self._num_envs or episodes)
+        # Evaluation batches are of another size.
         if self._env is None or self._env.num_envs != places:
             made: Any = self._config.make(num_envs=places, problems=self._problems, tokenizer=trainer.processing_class)
             self._env = made
@@ -155,6 +158,7 @@ class TurnRollout:
     def _seed(self, trainer: Any) -> int:
         """A seed that no other call of the run has, and that the same call of a resumed run has again."""
         place = ("train" if trainer.model.training else "eval", int(trainer.state.global_step))
+        # A step generates again for steps_per_generation and for evaluation: the count keeps their seeds apart.
         last, count = self._calls
         self._calls = place, count + 1 if place == last else 0
         return derive_seed("trl", int(trainer.args.seed), *place, self._calls[1])
@@ -315,9 +319,11 @@ class TurnLevelGRPOTrainer(GRPOTrainer):
     def _turn_advantages(self) -> list[Any]:
         """This process's episodes' advantages, among the episodes of all processes: a group may lie across them."""
         own = self._rollout.episodes
+        # TRL shards prompts over ranks, not groups.
         everyone = gather_object(own) if self.accelerator.num_processes > 1 else own
         found = advantages(everyone, self._estimator, discount=self._rollout.discount)
         if self._scale:
+            # One number for all: dividing group by group would weigh a problem by how alike its episodes are.
             deviation = float(np.concatenate(found).std()) + 1e-8
             found = [values / np.float32(deviation) for values in found]
         first = self.accelerator.process_index * len(own)
@@ -336,11 +342,7 @@ class AnswerEnvironment:
         self._episode: TextEpisode | None = None
 
     def reset(self, prompt: Any = None, problem_id: str | None = None, **_: Any) -> None:
-        """Begins an episode on the row's problem.
-
-        Args:
-            prompt: The row's prompt.
-            problem_id: The row's problem; without it the prompt says which it is.
+        """Begins an episode on the row's problem: by its id, or else by the prompt.
 
         Raises:
             InvalidValueError: no known problem is meant.

@@ -127,6 +127,7 @@ class MathTurnEnv(vf.Env[MathTurnEnvConfig]):
                 if episode.over:
                     break
                 segment = await interaction.turn(feedback)
+        # The reward is the whole episode's, so it is recorded when the dialogue is over.
         trace = interaction.trace
         trace.record_reward("episode_return", episode.value)
         trace.record_metric("solved", float(episode.solved_at is not None))

@@ -46,6 +46,7 @@ except ImportError as error:
 AGENT_NAME: Final = "mathturn"
 """What rows of the data set name, so that verl does not fall back to its single-turn loop."""
 
+# verl makes a loop for each episode: what is slow to load is kept between them.
 _PLAYERS: dict[str, EpisodePlayer] = {}
 
 
@@ -114,6 +115,7 @@ class MathTurnLoop(AgentLoopBase):
 
     def _kept_player(self, env_id: str, discount: float, own: dict[str, Any]) -> EpisodePlayer:
         length = int(self.rollout_config.response_length)
+        # An episode that verl cuts off would keep the reward of turns that are gone.
         if own.setdefault("max_context_tokens", length) > length:
             raise InvalidValueError(
                 f"max_context_tokens must be at most verl's response_length={length}, got {own['max_context_tokens']}: verl"
@@ -126,13 +128,7 @@ class MathTurnLoop(AgentLoopBase):
 
 
 def dataset_rows(problems: ProblemsLike, size: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of verl's data sets, each with its whole problem.
-
-    Args:
-        problems: See `load_problems`.
-        size: How many different problems; None takes all of a list.
-        seed: Of the stream of a source that has no end.
-    """
+    """Rows of verl's data sets, each with its whole problem; see `chosen_problems` for the arguments."""
     return [
         {
             "data_source": AGENT_NAME,

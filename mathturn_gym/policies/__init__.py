@@ -11,7 +11,7 @@ that outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -46,26 +46,17 @@ __all__ = [
     "use_row_attention",
 ]
 
-_HOME: Final = {
-    "BUILTIN_PATH": "config",
-    "NAMED_MODELS": "mathturn_gym.base.model_folders",
-    "POLICY_NAMES": "config",
-    "AnswerGrammar": "sampling",
-    "DecodingStats": "loop",
-    "NamedModel": "mathturn_gym.base.model_folders",
-    "OpenAIPolicy": "openai",
-    "PolicyConfig": "config",
-    "Sampling": "sampling",
-    "VLLMPolicy": "vllm",
-    "answer_grammar": "sampling",
-    "answer_ids": "sampling",
-    "convert_gguf": "named_models",
-    "get_model": "named_models",
-    "mask_logits": "sampling",
-    "models_folder": "mathturn_gym.base.model_folders",
-    "trained_logits": "scoring",
-    "use_row_attention": "scoring",
-}
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "config": "BUILTIN_PATH POLICY_NAMES PolicyConfig",
+            "loop": "DecodingStats",
+            "mathturn_gym.base.model_folders": "NAMED_MODELS NamedModel models_folder",
+            "named_models": "convert_gguf get_model",
+            "openai": "OpenAIPolicy",
+            "sampling": "AnswerGrammar Sampling answer_grammar answer_ids mask_logits",
+            "scoring": "trained_logits use_row_attention",
+            "vllm": "VLLMPolicy",
+        },
+    )

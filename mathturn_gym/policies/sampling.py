@@ -178,8 +178,8 @@ def answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     Raises:
         InvalidValueError: one of these is more than one id in this tokenizer, or it has no end-of-turn id.
 
-    >>> from mathturn_gym.baselines.tiny import train_tokenizer
-    >>> len(answer_ids(train_tokenizer()))
+    >>> from mathturn_gym.env.dialogue import load_tokenizer
+    >>> len(answer_ids(load_tokenizer("builtin")))
     13
     """
     grammar = answer_grammar(tokenizer)
@@ -195,8 +195,8 @@ def answer_grammar(tokenizer: PreTrainedTokenizerBase) -> AnswerGrammar:
     Raises:
         InvalidValueError: see `answer_ids`.
 
-    >>> from mathturn_gym.baselines.tiny import train_tokenizer
-    >>> tokenizer = train_tokenizer()
+    >>> from mathturn_gym.env.dialogue import load_tokenizer
+    >>> tokenizer = load_tokenizer("builtin")
     >>> grammar = answer_grammar(tokenizer)
     >>> tokenizer.decode(grammar([]))
     '\\boxed{'

@@ -12,38 +12,28 @@ from typing import Any, TypeAlias
 
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.problems import _data_sets
-from mathturn_gym.problems._names import FileOptions, at_path, by_name
-from mathturn_gym.problems._readers import BadRow
-from mathturn_gym.problems.base import SPLITS, Generator, ProblemSource, split_of
+from mathturn_gym.problems._data_sets import FileOptions
+from mathturn_gym.problems._names import at_path, by_name
+from mathturn_gym.problems.base import SPLITS, Generator, ProblemSource
 from mathturn_gym.problems.curriculum import Curriculum
-from mathturn_gym.problems.families import FAMILIES, FORMS, LEVELS, NAMES, Family
 from mathturn_gym.problems.files import ProblemFile, StreamedFile
 from mathturn_gym.problems.lists import FiniteSource, ProblemList, SplitSource
 from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
-from mathturn_gym.problems.rows import GoldFailure, RowProblems, check_gold, numbered
-from mathturn_gym.problems.sets import Distinct, check_disjoint, count_distinct, distinct, overlap
+from mathturn_gym.problems.rows import RowProblems, check_gold, numbered
+from mathturn_gym.problems.sets import check_disjoint, count_distinct, distinct, overlap
 from mathturn_gym.types import Problem
 
 __all__ = [
-    "FAMILIES",
-    "FORMS",
-    "LEVELS",
-    "NAMES",
     "SPLITS",
-    "BadRow",
     "Curriculum",
-    "Distinct",
-    "Family",
     "FiniteSource",
     "Generator",
-    "GoldFailure",
     "Mixture",
     "ProblemFile",
     "ProblemList",
     "ProblemSource",
     "ProblemsLike",
     "RowProblems",
-    "SplitSource",
     "StreamedFile",
     "check_disjoint",
     "check_gold",
@@ -53,7 +43,6 @@ __all__ = [
     "load_problems",
     "overlap",
     "pass_rates",
-    "split_of",
 ]
 
 ProblemsLike: TypeAlias = (
@@ -120,7 +109,7 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
     if isinstance(problems, Path):
         return at_path(problems, options)
     if _data_sets.is_data_set(problems):
-        return _data_sets.from_loaded(problems, "problems", options.fields, options.skip_bad_rows)
+        return _data_sets.from_loaded(problems, "problems", options)
     if isinstance(problems, Mapping):
         return SplitSource({split: _part(split, given, options) for split, given in problems.items()})
     if callable(to_dict := getattr(problems, "to_dict", None)) and hasattr(problems, "columns"):

@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError, raise_unknown_name
 from mathturn_gym.problems import _data_sets
+from mathturn_gym.problems._data_sets import FileOptions
 from mathturn_gym.problems._readers import FORMATS
 from mathturn_gym.problems.base import SPLITS, ProblemSource
 from mathturn_gym.problems.curriculum import Curriculum
 from mathturn_gym.problems.families import FAMILIES, FORMS, NAMES, Family
 from mathturn_gym.problems.families.registry import GENERATORS
 from mathturn_gym.problems.files import LARGE, ProblemFile, StreamedFile
-from mathturn_gym.problems.lists import FiniteSource
 from mathturn_gym.problems.mixtures import Mixture
 
 _GENERATOR: Final = re.compile(r"(?P<name>[a-z][a-z-]*?)(?P<number>\d*)")
@@ -36,31 +34,9 @@ _WEIGHTED: Final = re.compile(r"(?:(?P<weight>\d+(?:\.\d+)?)\*)?(?P<name>.+)", r
 _CHOICES: Final = (*SPLITS, "all")
 
 
-@dataclass(frozen=True, slots=True)
-class FileOptions:
-    """What is said of files and data sets beside their names.
-
-    Args:
-        fields: Which columns hold what, or None.
-        skip_bad_rows: Leave broken rows out.
-    """
-
-    fields: Mapping[str, str] | None = None
-    skip_bad_rows: bool = False
-
-    @property
-    def given(self) -> bool:
-        """Whether anything is said."""
-        return self.fields is not None or self.skip_bad_rows
-
-
 def by_name(name: str, options: FileOptions) -> ProblemSource:
-    """The source of a name.
-
-    Raises:
-        InvalidValueError: unknown name (the nearest is suggested), or options for what is no file.
-        ProblemFileError: a file or data set is missing or broken.
-    """
+    """The source of a name."""
+    # Paths may have colons (C:\data): only a split behind the last one is taken off.
     path, split = _split_at_the_end(name)
     if _is_path(path):
         source = at_path(Path(path), options)
@@ -68,7 +44,7 @@ def by_name(name: str, options: FileOptions) -> ProblemSource:
     if "+" in name and not name.startswith("hf:"):
         return _mixture(name, options)
     if name.startswith("hf:"):
-        return _data_sets.from_hub(name.removeprefix("hf:"), options.fields, options.skip_bad_rows)
+        return _data_sets.from_hub(name.removeprefix("hf:"), options)
     if options.given:
         raise InvalidValueError(f"fields and skip_bad_rows are for files and data sets, and {name!r} is none")
     if name.startswith("curriculum:"):
@@ -84,11 +60,10 @@ def at_path(path: Path, options: FileOptions) -> ProblemSource:
             raise ProblemFileError(
                 f"{str(path)!r} is a folder, and not one that save_to_disk of a data set wrote; name a file in it"
             )
-        return _data_sets.from_saved(path, options.fields, options.skip_bad_rows)
+        return _data_sets.from_saved(path, options)
     large = path.name.lower().endswith((".jsonl", ".ndjson")) and path.is_file() and path.stat().st_size >= LARGE
-    kind: type[ProblemFile] | type[StreamedFile] = StreamedFile if large else ProblemFile
-    found: FiniteSource = kind(path, fields=options.fields, skip_bad_rows=options.skip_bad_rows)
-    return found
+    kind = StreamedFile if large else ProblemFile
+    return kind(path, fields=options.fields, skip_bad_rows=options.skip_bad_rows)
 
 
 def _split_at_the_end(name: str) -> tuple[str, str | None]:
@@ -104,9 +79,12 @@ def _is_path(name: str) -> bool:
         there = Path(name).exists()
     except (OSError, ValueError):  # too long for a path, or a NUL in it
         return False
+    # A name that ends as a file does is a file, even if it is not there: a typing error in a path should not be
+    # answered with families.
     bare = name.lower().removesuffix(".gz")
     if bare.endswith(FORMATS):
         return there or "+" not in name
+    # A folder that happens to be called as a family is must not change what the name means.
     return there and _table_of(name) is None
 
 
@@ -150,6 +128,7 @@ def _unknown(name: str, base: str) -> str:
     known = [*NAMES, *FAMILIES, "families"]
     near = difflib.get_close_matches(base.partition("@")[0], known, n=1)
     hint = f": did you mean {near[0]!r}?" if near else ""
+    # ORGANIZATION/NAME is how the hub writes data sets; without "hf:" it would be a path.
     if not near and "/" in name:
         hint = f": there is no such file; a Hugging Face data set is 'hf:{name}'"
     return (

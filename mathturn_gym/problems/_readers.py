@@ -184,13 +184,9 @@ Rows: TypeAlias = Iterator["tuple[int, Mapping[str, Any] | BadRow]"]
 def read_rows(path: Path) -> Rows:
     """The rows of a file with their numbers (lines, for formats that have lines), from 1.
 
-    Args:
-        path: The file.
-
     Raises:
         InvalidValueError: the ending is unknown.
         ProblemFileError: the file cannot be read, or cannot be read to its end.
-        MissingDependencyError: Parquet without pyarrow.
     """
     ending = _ending(path)
     if ending == ".parquet":
@@ -275,6 +271,7 @@ def _refuse_constant(name: str) -> None:
 
 def _json(stream: IO[bytes], path: Path) -> Rows:
     """A list of objects, an object that holds one list, or (as often under this ending) JSON lines."""
+    # Two lines that begin with "{" are JSON lines: a document has one opening brace, at its start.
     head = b""
     begun: list[bytes] = []
     while len(begun) < 2 and len(head) <= MAX_ROW and (line := stream.readline(MAX_ROW + 1)):
@@ -323,6 +320,7 @@ def _json_document(text: JsonText) -> Rows:
             raise text.error(f"must be a list of objects, or an object with one list in it; lists: {short(lists)}")
     else:
         raise text.error(f"must be a list of objects, got {short(text.value()) if opening else 'nothing'}")
+    # Two documents in one file, or a file cut and pasted: better refused than half read.
     if text.peek():
         raise text.error("goes on after its end")
 
@@ -333,6 +331,7 @@ def _elements(text: JsonText) -> Rows:
 
 
 def _csv(stream: IO[bytes], path: Path) -> Rows:
+    # strict: a quote that is never closed would otherwise swallow the rest of the file as one field.
     reader = csv.DictReader(_checked_lines(stream, path), strict=True)
     last = 0
     try:
@@ -358,6 +357,7 @@ def _checked_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
     for number, raw in numbered_lines(stream):
         if raw is None:
             raise ProblemFileError(f"{path}, line {number}: is longer than {MAX_ROW:,} bytes")
+        # Only the row with the bad bytes is to be refused, and csv reads text: the bytes travel as surrogates.
         yield raw.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
 
 
@@ -377,12 +377,7 @@ _AT_ONCE: Final = 16 * MAX_ROW
 
 
 def parquet_rows(path: Path) -> Rows:
-    """The rows with their numbers, from 1; fields that are null are left out.
-
-    Raises:
-        ProblemFileError: it cannot be read.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """The rows with their numbers, from 1; fields that are null are left out."""
     number = 0
     try:
         for batch in bounded_batches(path, batch_size=_BATCH, most=_AT_ONCE):

@@ -50,6 +50,7 @@ def divide(hashed: Sequence[str], own: Sequence[str | None]) -> tuple[list[str],
     if None in own:
         return list(hashed), "by a hash of the prompt (8 : 1 : 1), having no splits of their own"
     there = set(own)
+    # What train lacks is cut out of train alone: a published test split stays what it was published as.
     found = [
         by_hash if said == "train" and by_hash not in there else str(said)
         for by_hash, said in zip(hashed, own, strict=True)
@@ -63,6 +64,7 @@ def say(where: str, splits: Iterable[str], how: str) -> None:
     """Logs how many problems went where: once in a process, however often a run opens the same source."""
     counts = Counter(splits)
     text = f"{where}: {sum(counts.values()):,} problems are divided {how}: {_shown(counts)}"
+    # A run opens its source for training, validation and test: said once is enough.
     if text not in _said:
         _said.add(text)
         _LOG.warning("%s", text)

@@ -99,6 +99,7 @@ def _as_json(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         return _as_json(value.tolist())
+    # NumPy's integers are Integral, and no int.
     if isinstance(value, numbers.Integral):
         return int(value) if int(value).bit_length() <= _MOST_BITS else _DROPPED
     if isinstance(value, (float, np.floating)):

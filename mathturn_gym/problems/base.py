@@ -10,7 +10,8 @@ import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from mathturn_gym.types import Problem
 SPLITS: Final = ("train", "validation", "test")
 """What problems are divided into: eight tenths, one tenth, one tenth."""
 
+# A split of a tenth is missed 10,000 times in a row with a chance of e^-1054: it has no problem then.
 _ATTEMPTS: Final = 10_000
 _TENTHS: Final = ("train",) * 8 + SPLITS[1:]
 
@@ -32,6 +34,7 @@ def split_of(text: str) -> str:
     >>> [split_of(f"Solve {a}x+1=9 for x.") for a in (2, 4, 8)]
     ['train', 'train', 'train']
     """
+    # Not Python's hash(): it differs from process to process. Files, splits and seeds of a paper must not.
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return _TENTHS[int.from_bytes(digest, "big") % 10]
 
@@ -125,6 +128,16 @@ class ProblemSource(ABC):
         return _HashPart(self, split)
 
 
+def first_with(sources: Iterable[ProblemSource], problem_id: str, of: str) -> Problem:
+    """The problem of the first source that has it; `of` says what they are, where none has."""
+    for source in sources:
+        with suppress(InvalidValueError):
+            return source.by_id(problem_id)
+    raise InvalidValueError(f"problem_id {problem_id!r} is in {of}")
+
+
+# Items are asked for by (seed, index) in any order: so a split is made by drawing again, never by counting through the
+# source.
 class _HashPart(ProblemSource):
     """The problems of a user's endless source whose prompts a hash puts into a split.
 
@@ -231,8 +244,12 @@ class Generator(Endless):
 
     def drawn(self, seed: int, index: int) -> Problem:
         """Draws until the text falls into the split; each draw has a random generator of its own."""
+        # All splits of a family draw from one stream and differ in what they reject. Where the prompt does not decide
+        # the split, only streams of their own keep splits apart.
         stream = self.family if self.split_by_prompt else self.name
         for attempt in range(_ATTEMPTS):
+            # Philox counts: a generator for every item starts in microseconds, and no item depends on another one (law
+            # 4).
             drawn = self.draw(np.random.Generator(np.random.Philox(key=derive_seed(stream, seed, index, attempt))))
             own_split = split_of(drawn.prompt) if self.split_by_prompt else self.played
             if self.played in ("all", own_split):
@@ -344,6 +361,7 @@ def find(source: Endless, problem_id: str) -> Problem:
         raise InvalidValueError(
             f"problem_id {problem_id!r} is not of source {source.name!r}, whose ids are '{source.family}/HASH'"
         )
+    # Drawn again and not kept: a problem is cheap to make, and 8,192 of them may be long.
     place = _places.get(problem_id)
     if place is not None:
         found = place[0].get(*place[1:])

@@ -8,18 +8,22 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, check_float, check_int
 from mathturn_gym.problems.base import ProblemSource
-from mathturn_gym.problems.families import FAMILIES, LEVELS, Family
+from mathturn_gym.problems.families import FAMILIES, Family
+from mathturn_gym.problems.families.registry import LEVELS
 from mathturn_gym.problems.mixtures import Mixture
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
 
 Ladder: TypeAlias = "ProblemSource | str | Sequence[ProblemSource | str]"
+# Distance from the target band at which a weight has fallen to 1/e: a cell solved in all cases, .3 above the band,
+# keeps a twentieth.
 _SOFTNESS: Final = 0.1
 _RANGE: Final = re.compile(r"(?P<low>\d+)(?:-(?P<high>\d+))?")
 
@@ -86,10 +90,7 @@ class Curriculum(ProblemSource):
         levels: Sequence[int] = LEVELS,
         *,
         form: str = "plain",
-        band: tuple[float, float] = (0.3, 0.7),
-        window: int = 64,
-        minimum: int = 8,
-        explore: float = 0.1,
+        **settings: Any,
     ) -> Curriculum:
         """One ladder per family, whose cells are its levels.
 
@@ -97,10 +98,7 @@ class Curriculum(ProblemSource):
             families: Their names.
             levels: The levels to use.
             form: "plain" text or "latex".
-            band: See `Curriculum`.
-            window: See `Curriculum`.
-            minimum: See `Curriculum`.
-            explore: See `Curriculum`.
+            **settings: `band`, `window`, `minimum` and `explore`, see `Curriculum`.
 
         Raises:
             InvalidValueError: unknown family or level; an argument outside what is allowed.
@@ -108,7 +106,7 @@ class Curriculum(ProblemSource):
         if isinstance(families, str) or not families or not levels:
             raise InvalidValueError(f"families and levels must hold at least one each, got {families!r}, {levels!r}")
         ladders = [[Family(name, level, form=form) for level in sorted(set(levels))] for name in families]
-        return cls(ladders, band=band, window=window, minimum=minimum, explore=explore)
+        return cls(ladders, **settings)
 
     @classmethod
     def named(cls, text: str, load: Callable[[str], ProblemSource]) -> Curriculum:
@@ -175,6 +173,7 @@ class Curriculum(ProblemSource):
 
     def get(self, seed: int, index: int) -> Problem:
         """Item `index` of the cell that the lot of (seed, index) falls on under the present weights."""
+        # Weights change with the history alone, and `get` is called for every episode.
         if self._ends is None or self._ends[0] != self._history.version:
             self._ends = self._history.version, np.cumsum(list(self.weights().values()))
         ends = self._ends[1]
@@ -202,6 +201,7 @@ class Curriculum(ProblemSource):
             return self
         cells = {cell: source.part(split) for cell, source in self._cells.items()}
         if split != "train":
+            # Evaluations must not drift with the history that they measure.
             return Mixture(list(cells.values()), name="+".join(cells))
         other = copy.copy(self)
         other._cells, other.split = cells, "train"
@@ -221,8 +221,7 @@ class Curriculum(ProblemSource):
 
     def leaves(self) -> Iterator[ProblemSource]:
         """The leaves of the cells."""
-        for source in self._cells.values():
-            yield from source.leaves()
+        return chain.from_iterable(source.leaves() for source in self._cells.values())
 
     def state_dict(self) -> dict[str, list[bool]]:
         """The history, as JSON types."""
@@ -246,6 +245,8 @@ class Curriculum(ProblemSource):
         rate, (low, high) = self._rate(cell), self.band
         if rate is not None:
             return math.exp(-max(low - rate, rate - high, 0.0) / _SOFTNESS)
+        # Without a history of its own a cell is opened by the cell below it, so that hard problems are not asked before
+        # easy ones can be solved.
         below = self._below[cell]
         if below is None:
             return 1.0

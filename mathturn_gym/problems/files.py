@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,14 +21,13 @@ from mathturn_gym.problems._readers import MAX_ROW, BadRow, numbered_lines, pars
 from mathturn_gym.problems._splits import own_split
 from mathturn_gym.problems.base import SPLITS, split_of
 from mathturn_gym.problems.lists import FiniteSource
-from mathturn_gym.problems.rows import KEPT, LEAVE_OUT, RowProblems, problem_of, skipped_report
+from mathturn_gym.problems.rows import LeftOut, RowProblems, problem_of
 from mathturn_gym.problems.schemas import Found, Mapper, RowReader
 from mathturn_gym.types import Problem
 
 LARGE: Final = 256 * 2**20
 """Bytes from which on `load_problems` streams a file of JSON lines instead of reading it into memory."""
 
-_LOG = logging.getLogger("mathturn_gym.problems")
 _Int64: TypeAlias = npt.NDArray[np.int64]
 # A row's splits in one byte: by the hash of its prompt in the low bits, its own in the next, 3 for none.
 _BITS: Final = 2
@@ -74,7 +72,7 @@ def stem(path: Path) -> str:
     return path.name.split(".")[0] or path.name
 
 
-class StreamedFile(FiniteSource):
+class StreamedFile(LeftOut, FiniteSource):
     """A JSON-lines file too large for memory: every row is read once at the start, and again when it is asked for.
 
     What stays in memory are 17 bytes a row: its place, the hash of its id, and its split. Ids, order, repeated rows and
@@ -87,11 +85,6 @@ class StreamedFile(FiniteSource):
         fields: See `RowProblems`.
         split: The split that these problems are, or None.
         shuffle: Play them in an order that the seed decides, and not in the file's.
-
-    Attributes:
-        skipped: The rows that were left out, the first thousand of them.
-        num_skipped: How many were left out.
-        num_repeated: How many repeat an earlier one.
 
     Raises:
         ProblemFileError: the file cannot be read, has no usable row, a row is broken (file, line, field), or (when a row
@@ -112,15 +105,10 @@ class StreamedFile(FiniteSource):
         super().__init__(name or stem(self.path), split, shuffle=shuffle)
         self._prefix = self.name  # a part has another name, and the same ids
         self._mapper = None if fields is None else Mapper(fields)
-        self.skipped: list[BadRow] = []
-        self.num_skipped = self.num_repeated = 0
-        self._starts, self._digests, self._marks = self._scan(skip_bad_rows)
+        self._begin(str(self.path), skip_bad_rows)
+        self._starts, self._digests, self._marks = self._scan()
         self._sorter: _Int64 | None = None
-        if self.num_skipped:
-            _LOG.warning("%s", self.skipped_report())
-        if not len(self):
-            first = f"; {self.skipped[0]}" if self.skipped else ""
-            raise ProblemFileError(f"{self.path}: no usable problem{first}")
+        self._report(len(self))
 
     def __len__(self) -> int:
         """Number of problems."""
@@ -136,6 +124,7 @@ class StreamedFile(FiniteSource):
         except OSError as error:
             raise _cannot_read(self.path, error) from error
         # A byte-order mark can only be at the start of the file.
+        # Read again and hashed again: a file may be rewritten while a run lasts for days.
         made = self._problem(raw, 2 if start else 1, RowReader(self._mapper))
         if isinstance(made, BadRow) or _digest(made[0].id) != int(self._digests[position]):
             raise ProblemFileError(f"{self.path}: the row at byte {start:,} has changed since the file was first read")
@@ -145,6 +134,8 @@ class StreamedFile(FiniteSource):
         """The problem with this id."""
         if self._sorter is None:
             self._sorter = np.argsort(self._digests)
+        # 64 bits are looked up: among 100 million rows two share them with a chance of .0003, and the content is
+        # checked when it is read.
         digest = np.uint64(_digest(problem_id))
         place = int(np.searchsorted(self._digests, digest, sorter=self._sorter))
         if place < len(self) and self._digests[self._sorter[place]] == digest:
@@ -153,11 +144,8 @@ class StreamedFile(FiniteSource):
             f"problem_id {problem_id!r} is not in source {self.name!r}, which holds {len(self)} problems"
         )
 
-    def skipped_report(self) -> str:
-        """One line: how many rows were left out, and which; "" where none was."""
-        return skipped_report(str(self.path), self.skipped, self.num_skipped)
-
     def _subset(self, positions: Sequence[int], name: str, split: str | None, *, shuffle: bool) -> StreamedFile:
+        # Shares the file and what was left out of it; only the positions are its own.
         part = copy.copy(self)
         FiniteSource.__init__(part, name, split, shuffle=shuffle)
         chosen = np.asarray(positions, np.int64)
@@ -174,7 +162,7 @@ class StreamedFile(FiniteSource):
     def _problem(self, raw: bytes, line: int, reader: RowReader) -> tuple[Problem, Found] | BadRow:
         return problem_of(parse_line(raw, line), line, self._prefix, reader.read)
 
-    def _scan(self, skip_bad_rows: bool) -> tuple[_Int64, npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+    def _scan(self) -> tuple[_Int64, npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
         """Where every row begins, the hash of its id, and its splits; without the rows that repeat an earlier one."""
         starts, digests, marks, owners = array("q"), array("Q"), array("B"), array("q")
         reader = RowReader(self._mapper)
@@ -186,49 +174,22 @@ class StreamedFile(FiniteSource):
             else:
                 continue
             if isinstance(made, BadRow):
-                self._leave_out(made, skip_bad_rows)
+                self._leave_out(made)
                 continue
             problem, found = made
             starts.append(start)
             digests.append(_digest(problem.id))
             marks.append(_mark(problem))
             owners.append(0 if found.id is None else line)
-        return self._without_repeated(
-            np.array(starts, np.int64), np.array(digests, np.uint64), np.array(marks, np.uint8), owners, skip_bad_rows
-        )
-
-    def _without_repeated(
-        self,
-        starts: _Int64,
-        digests: npt.NDArray[np.uint64],
-        marks: npt.NDArray[np.uint8],
-        owners: Sequence[int],
-        skip_bad_rows: bool,
-    ) -> tuple[_Int64, npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-        firsts = np.sort(np.unique(digests, return_index=True)[1])
-        if len(firsts) < len(digests):
-            kept = set(firsts.tolist())
-            for position in range(len(digests)):
-                if position in kept:
-                    continue
-                if owners[position]:
-                    self._leave_out(BadRow(owners[position], "id", "comes twice"), skip_bad_rows)
-                else:
-                    self.num_repeated += 1
-            if self.num_repeated:
-                _LOG.warning(
-                    "%s: %s rows repeat an earlier one, and are one problem with it",
-                    self.path,
-                    f"{self.num_repeated:,}",
-                )
-        return starts[firsts], digests[firsts], marks[firsts]
-
-    def _leave_out(self, bad: BadRow, skip_bad_rows: bool) -> None:
-        if not skip_bad_rows:
-            raise ProblemFileError(f"{self.path}, {bad} {LEAVE_OUT}")
-        self.num_skipped += 1
-        if len(self.skipped) < KEPT:
-            self.skipped.append(bad)
+        # Found by sorting at the end: a set of the ids seen would be larger than all that is kept of the file.
+        firsts = np.sort(np.unique(np.array(digests, np.uint64), return_index=True)[1])
+        for position in np.setdiff1d(np.arange(len(digests)), firsts).tolist():
+            if owners[position]:
+                self._leave_out(BadRow(owners[position], "id", "comes twice"))
+            else:
+                self.num_repeated += 1
+        kept = np.array(starts, np.int64), np.array(digests, np.uint64), np.array(marks, np.uint8)
+        return kept[0][firsts], kept[1][firsts], kept[2][firsts]
 
     def _lines(self) -> Iterator[tuple[int, int, bytes | None]]:
         """Number, place and bytes of every line; None for one that is too long."""

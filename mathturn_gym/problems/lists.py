@@ -10,7 +10,7 @@ import numpy as np
 
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.problems import _splits
-from mathturn_gym.problems.base import SPLITS, ProblemSource, split_of
+from mathturn_gym.problems.base import SPLITS, ProblemSource, first_with, split_of
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
 
@@ -50,6 +50,7 @@ class FiniteSource(ProblemSource):
 
     def get(self, seed: int, index: int) -> Problem:
         """Problem `index % n`; where it is shuffled, of shuffle number `index // n` of the stream."""
+        # Every pass has an order of its own, so that batches do not hold the same problems in each.
         epoch, place = divmod(index, len(self))
         return self[int(self._shuffle(seed, epoch)[place]) if self.shuffle else place]
 
@@ -89,6 +90,7 @@ class FiniteSource(ProblemSource):
         if split == "all":
             return self._subset(range(len(self)), self.name, "all", shuffle=self.shuffle)
         if self._splits is None:
+            # Divided when first asked: most lists are played whole, and a large one takes time to hash.
             self._splits, how = _splits.divide(self._hashed_splits(), self._own_splits())
             _splits.say(self.name, self._splits, how)
         return self._kept(self._splits, [split], split)
@@ -160,6 +162,7 @@ class ProblemList(FiniteSource):
         """The problems whose metadata have this family and level."""
         if family is None and level is None:
             return self
+        # Some files write levels as numbers, others as texts: they are compared as texts.
         wanted = family, None if level is None else str(level)
         if wanted not in self._parts:
             kept = [problem for problem in self.problems if _has(problem, *wanted)]
@@ -234,12 +237,7 @@ class SplitSource(ProblemSource):
 
     def by_id(self, problem_id: str) -> Problem:
         """The problem of whichever split has it."""
-        for source in self._own.values():
-            try:
-                return source.by_id(problem_id)
-            except InvalidValueError:
-                continue
-        raise InvalidValueError(f"problem_id {problem_id!r} is in no split of source {self.name!r}")
+        return first_with(self._own.values(), problem_id, f"no split of source {self.name!r}")
 
     def part(self, split: str) -> ProblemSource:
         """A split: one of those given (under whatever name), or what train leaves to one that is missing."""

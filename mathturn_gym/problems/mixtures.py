@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, check_float
-from mathturn_gym.problems.base import ProblemSource, check_split
+from mathturn_gym.problems.base import ProblemSource, check_split, first_with
 from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Episode, Problem
@@ -54,19 +55,13 @@ class Mixture(ProblemSource):
     def get(self, seed: int, index: int) -> Problem:
         """Item `index` of the source that the lot of (seed, index) falls on."""
         lot = uniforms(derive_seed("mixture", seed, index), 1)[0]
+        # The last end may be rounded to just below 1.
         place = min(int(np.searchsorted(self._ends, lot, side="right")), len(self.sources) - 1)
         return self.sources[place].get(seed, index)
 
     def by_id(self, problem_id: str) -> Problem:
         """The problem of the first source that has it."""
-        for source in self.sources:
-            try:
-                return source.by_id(problem_id)
-            except InvalidValueError:
-                continue
-        raise InvalidValueError(
-            f"problem_id {problem_id!r} is in none of the {len(self.sources)} sources of {self.name!r}"
-        )
+        return first_with(self.sources, problem_id, f"none of the {len(self.sources)} sources of {self.name!r}")
 
     def part(self, split: str) -> ProblemSource:
         """The mixture of the sources' parts, with their weights."""
@@ -78,8 +73,7 @@ class Mixture(ProblemSource):
 
     def leaves(self) -> Iterator[ProblemSource]:
         """The leaves of the sources."""
-        for source in self.sources:
-            yield from source.leaves()
+        return chain.from_iterable(source.leaves() for source in self.sources)
 
     def select(self, *, family: str | None = None, level: int | None = None) -> ProblemSource:
         """The mixture of those sources that have the family and level, with their weights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,12 +23,56 @@ MAX_MEMORY: Final = 4 * 2**30
 KEPT: Final = 1_000
 """Rows left out that are kept to be looked at."""
 
-LEAVE_OUT: Final = "(skip_bad_rows=True, on the command line --skip-bad-rows, leaves such rows out)"
-"""What a message about a bad row ends with."""
+_LEAVE_OUT: Final = "(skip_bad_rows=True, on the command line --skip-bad-rows, leaves such rows out)"
 _LOG = logging.getLogger("mathturn_gym.problems")
 
 
-class RowProblems(ProblemList):
+class LeftOut:
+    """The rows that a source leaves out.
+
+    Attributes:
+        where: What messages call the source of the rows.
+        skipped: The rows that were left out, the first thousand of them.
+        num_skipped: How many were left out.
+        num_repeated: How many repeat an earlier one.
+    """
+
+    def _begin(self, where: str, skip_bad_rows: bool) -> None:
+        self.where, self._skips = where, skip_bad_rows
+        self.skipped: list[BadRow] = []
+        self.num_skipped = self.num_repeated = 0
+
+    def skipped_report(self) -> str:
+        """One line: how many rows were left out, and which; "" where none was."""
+        lines: dict[str, list[str]] = {}  # by what is wrong with them: of a whole column it is said once
+        for bad in self.skipped[:10]:
+            lines.setdefault(str(bad).partition(": ")[2], []).append(str(bad.line))
+        rows = "; ".join(f"line{'s' if len(at) > 1 else ''} {', '.join(at)}: {reason}" for reason, at in lines.items())
+        more = f"; and {self.num_skipped - 10:,} more" if self.num_skipped > 10 else ""
+        return f"{self.where}: {self.num_skipped:,} rows left out ({rows}{more})" if self.num_skipped else ""
+
+    def _leave_out(self, bad: BadRow) -> None:
+        if not self._skips:
+            raise ProblemFileError(f"{self.where}, {bad} {_LEAVE_OUT}")
+        self.num_skipped += 1
+        if len(self.skipped) < KEPT:  # a file of another kind has millions of them
+            self.skipped.append(bad)
+
+    def _report(self, usable: int, schemas: str = KNOWN) -> None:
+        """Logs what was left out; raises where nothing is left."""
+        if self.num_skipped:
+            _LOG.warning("%s", self.skipped_report())
+        if self.num_repeated:
+            _LOG.warning(
+                "%s: %s rows repeat an earlier one, and are one problem with it", self.where, f"{self.num_repeated:,}"
+            )
+        if not usable:
+            empty = ": it is empty, or has nothing but the names of its columns"
+            reason = f"; known schemas: {schemas}; {self.skipped[0]}" if self.skipped else empty
+            raise ProblemFileError(f"{self.where}: no usable problem{reason}")
+
+
+class RowProblems(LeftOut, ProblemList):
     """Problems made of rows; ids are `NAME/HASH` (the hash is that of the content) unless a row has its own.
 
     Rows that ask the same and accept the same are one problem: the first stands for all, and a log line tells how many
@@ -43,11 +87,6 @@ class RowProblems(ProblemList):
         skip_bad_rows: Leave broken rows out instead of raising at the first.
         split: The split that these problems are, or None.
         shuffle: See `ProblemList`.
-
-    Attributes:
-        skipped: The rows that were left out, the first thousand of them.
-        num_skipped: How many were left out.
-        num_repeated: How many repeat an earlier one.
 
     Raises:
         ProblemFileError: there is no usable problem, a row is broken, an id comes twice (file, row, field), or the rows
@@ -68,17 +107,12 @@ class RowProblems(ProblemList):
         *,
         shuffle: bool = False,
     ) -> None:
-        self.where = where
-        self.skipped: list[BadRow] = []
-        self.num_skipped = self.num_repeated = 0
+        self._begin(where, skip_bad_rows)
         self._reader = RowReader(None if fields is None else Mapper(fields))
         self._line_of: dict[str, int] = {}
-        self._own_ids: set[str] = set()
         self._size = 0
-        problems = list(self._usable(rows, name, skip_bad_rows))
-        self._report()
-        if not problems:
-            raise ProblemFileError(f"{where}: no usable problem{self._reason()}")
+        problems = list(self._usable(rows, name))
+        self._report(len(problems), self.schemas)
         super().__init__(problems, name, split, shuffle=shuffle)
 
     def line_of(self, problem_id: str) -> int:
@@ -97,21 +131,13 @@ class RowProblems(ProblemList):
         """
         return self._reader.read(row)
 
-    def skipped_report(self) -> str:
-        """One line: how many rows were left out, and which; "" where none was."""
-        return skipped_report(self.where, self.skipped, self.num_skipped)
-
-    def _usable(self, rows: Rows, name: str, skip_bad_rows: bool) -> Iterator[Problem]:
+    def _usable(self, rows: Rows, name: str) -> Iterator[Problem]:
         for line, row in rows:
             found = self._problem(line, row, name)
-            if isinstance(found, Problem):
-                yield found
+            if isinstance(found, BadRow):
+                self._leave_out(found)
             elif found is not None:
-                if not skip_bad_rows:
-                    raise ProblemFileError(f"{self.where}, {found} {LEAVE_OUT}")
-                self.num_skipped += 1
-                if len(self.skipped) < KEPT:
-                    self.skipped.append(found)
+                yield found
 
     def _problem(self, line: int, row: Mapping[str, Any] | BadRow, name: str) -> Problem | BadRow | None:
         """The problem of a row, what is wrong with it, or None where it repeats an earlier one."""
@@ -119,6 +145,8 @@ class RowProblems(ProblemList):
         if isinstance(made, BadRow):
             return made
         problem, found = made
+        # Data sets repeat questions. As different problems they would make intervals too narrow (law 4: content is
+        # identity).
         first = self._line_of.setdefault(problem.id, line)
         if first != line:
             if found.id is not None:
@@ -133,31 +161,11 @@ class RowProblems(ProblemList):
             )
         return problem
 
-    def _report(self) -> None:
-        if self.num_skipped:
-            _LOG.warning("%s", self.skipped_report())
-        if self.num_repeated:
-            _LOG.warning(
-                "%s: %s rows repeat an earlier one, and are one problem with it", self.where, f"{self.num_repeated:,}"
-            )
-
-    def _reason(self) -> str:
-        if not self.skipped:
-            return ": it is empty, or has nothing but the names of its columns"
-        return f"; known schemas: {self.schemas}; {self.skipped[0]}"
-
 
 def problem_of(
     row: Mapping[str, Any] | BadRow, line: int, name: str, read: Callable[[Mapping[str, Any]], Found]
 ) -> tuple[Problem, Found] | BadRow:
-    """A row's problem and what it was read as, or what is wrong with the row.
-
-    Args:
-        row: The row.
-        line: Its number.
-        name: Begins the id of a problem that has none of its own.
-        read: Finds prompt, gold and id.
-    """
+    """A row's problem and what it was read as, or what is wrong with the row; `name` begins the id of a row without one."""
     if isinstance(row, BadRow):
         return row
     try:
@@ -168,16 +176,6 @@ def problem_of(
         return BadRow(line, error.field, error.reason)
     except InvalidValueError as error:
         return BadRow(line, "", str(error))
-
-
-def skipped_report(where: str, skipped: Sequence[BadRow], count: int) -> str:
-    """One line about the rows that were left out; "" where none was."""
-    lines: dict[str, list[str]] = {}  # by what is wrong with them: of a whole column it is said once
-    for bad in skipped[:10]:
-        lines.setdefault(str(bad).partition(": ")[2], []).append(str(bad.line))
-    rows = "; ".join(f"line{'s' if len(at) > 1 else ''} {', '.join(at)}: {reason}" for reason, at in lines.items())
-    more = f"; and {count - 10:,} more" if count > 10 else ""
-    return f"{where}: {count:,} rows left out ({rows}{more})" if count else ""
 
 
 def numbered(rows: Iterable[object]) -> Rows:
@@ -226,6 +224,7 @@ def check_gold(problems: Iterable[Problem], verifier: Verifier) -> list[GoldFail
     cases = [(problem.id, gold) for problem in problems for gold in problem.gold]
     golds = [gold for _, gold in cases]
     plain = verifier.verify_batch([rf"\boxed{{{gold}}}" for gold in golds], golds)
+    # Text that is spelled like its gold is right without being read: braces make the verifier read it.
     braced = verifier.verify_batch([rf"\boxed{{{{{gold}}}}}" for gold in golds], golds)
     return [
         GoldFailure(problem_id, gold, itself.correct, again if itself.correct else itself)

@@ -47,15 +47,7 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a schema reads out of a row.
-
-    Args:
-        prompt: The question.
-        gold: The accepted answers.
-        id: The row's own id, or None.
-        metadata: Every other field, as JSON types.
-        size: Bytes that the row takes in memory.
-    """
+    """What a schema reads out of a row; `metadata` holds every other field, `size` is the bytes of the row in memory."""
 
     prompt: str
     gold: tuple[str, ...]
@@ -66,14 +58,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """How one kind of row becomes a problem.
-
-    Args:
-        name: For messages.
-        fields: What it looks like, for messages.
-        fits: Decides by the row's fields.
-        read: The prompt, the gold answers, the id (or None) and the fields used.
-    """
+    """How one kind of row becomes a problem; `read` gives prompt, gold answers, id (or None) and the fields used."""
 
     name: str
     fields: str
@@ -122,6 +107,7 @@ class RowReader:
     def _parts(self, row: Mapping[str, Any]) -> tuple[str, tuple[str, ...], str | None, tuple[str, ...]]:
         if self._mapper is not None:
             return self._mapper.read(row)
+        # By the row, not by the file: files are joined from data sets of several schemas.
         schema = next((schema for schema in SCHEMAS if schema.fits(row)), None)
         if schema is None:
             raise RowError("", f"has no known schema; fields found: {_columns(row)}: {_advice(list(row))}")
@@ -193,6 +179,7 @@ def _answers(value: object, field: str) -> tuple[str, ...]:
 def _solved(solution: str, field: str) -> str:
     """The answer of a worked solution: in its last box, or after GSM8K's mark."""
     found = extract(solution)
+    # The verifier also reads a solution's last number: good enough for a model's answer, not for gold.
     if found is None or found.rule not in ("box", "hash"):
         raise RowError(field, "has no \\boxed{} answer, nor one after ####")
     return _answer(found.text, field)

@@ -11,6 +11,8 @@ from mathturn_gym.problems.base import ProblemSource
 from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.types import Problem
 
+# An unseen problem that is drawn as often as the others is missed by twenty draws for each found with a chance of
+# e^-20.
 _PATIENCE: Final = 20
 _LEAST: Final = 1_000
 
@@ -145,6 +147,7 @@ def _prompts(source: ProblemSource, draws: int) -> set[str]:
     for leaf in leaves:
         if isinstance(leaf, FiniteSource):
             found.update(problem.prompt for problem in leaf)
+        # A hidden number has one prompt for all answers: sharing it gives nothing away.
         elif leaf.prompts_tell_answers:
             found.update(leaf.get(0, index).prompt for index in range(max(1, draws // len(leaves))))
     return found
@@ -164,6 +167,7 @@ def check_disjoint(train: ProblemSource, other: ProblemSource, *, allow: bool = 
     Raises:
         SharedPromptsError: they share prompts; the message says how many, and shows one.
     """
+    # ":all" on both sides is how a user says that fitting is to be measured.
     if allow or (train.split == "all" and other.split == "all"):
         return
     shared = overlap(train, other, draws=draws)

@@ -69,8 +69,9 @@ def quick_integer(response: object, gold: object, hashes: bool, start: float) ->
         end = response.find("}", begin)
         if end < 0 or response[begin - 1] != "{" or response.find("\\fbox", end) >= 0:
             return None
-        # A box shortly before may belong to the same answer.
-        if response.find("}", command - WINDOW if command > WINDOW else 0, command) >= 0:
+        # A box shortly before may belong to the same answer, and one around it hold more.
+        before = command - WINDOW if command > WINDOW else 0
+        if response.find("}", before, command) >= 0 or response.find("boxed{", before, command) >= 0:
             return None
     else:
         begin = response.rfind("####") + 4 if hashes else 0

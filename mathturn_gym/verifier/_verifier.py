@@ -231,9 +231,9 @@ class Verifier:
         accepted, found = self._read(response, gold, kind)
         if found is None:
             return Verdict(Status.NO_ANSWER, "no answer found", seconds=time.perf_counter() - start), None
-        decision = self._decide(accepted, found.text)
+        decision = self._decide(accepted, found.measured)
         if decision.open:
-            return None, (found, (accepted, found.text, decision))
+            return None, (found, (accepted, found.measured, decision))
         return _verdict(decision, found, time.perf_counter() - start), None
 
     def _read(self, response: str, gold: Gold, kind: TextKind) -> tuple[Gold, Extraction | None]:

@@ -9,7 +9,7 @@ TokenLevelEnv, WholeAnswerEnv          one token id, or one answer, per step, in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -35,15 +35,15 @@ __all__ = [
     "load_policy",
 ]
 
-_HOME: Final = {
-    "AsyncCausalLMPolicy": "async_policy",
-    "CausalLMPolicy": "policy",
-    "ReturnsWrapper": "returns",
-    "TokenLevelEnv": "token_level",
-    "VectorReturnsWrapper": "returns",
-    "WholeAnswerEnv": "whole_answer",
-    "load_policy": "loading",
-}
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "async_policy": "AsyncCausalLMPolicy",
+            "loading": "load_policy",
+            "policy": "CausalLMPolicy",
+            "returns": "ReturnsWrapper VectorReturnsWrapper",
+            "token_level": "TokenLevelEnv",
+            "whole_answer": "WholeAnswerEnv",
+        },
+    )

@@ -145,7 +145,8 @@ class TokenView(gym.Env[Any, Any]):
         shown = self.window.of(context)
         if not self._as_dict:
             return shown
-        verdict = cast(Verdict | None, self._info["verdict"])
+        # What the policy is told: with `verdict_noise` the verifier's own verdict would be a leak.
+        verdict = cast(Verdict | None, self._info.get("feedback_verdict", self._info["verdict"]))
         status = _VERDICTS.index(None if verdict is None else verdict.status)
         return {"ids": shown, "turn": np.int64(self._info["turn"]), "verdict": np.int64(status)}
 

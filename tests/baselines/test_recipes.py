@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 import pytest
+from tiny import Shape, make_tiny_model, train_tokenizer
+from warmup import RECIPES, TINY, WORLD, Part, recipe_named
 
-from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
-from mathturn_gym.baselines.warmup import RECIPES, TINY, WORLD, Part, recipe_named
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.env.feedback import WRONG_TEXT
 from mathturn_gym.errors import InvalidValueError

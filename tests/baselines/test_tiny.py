@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import PHRASES, make_tiny_model, train_tokenizer
 
-from mathturn_gym.baselines.tiny import PHRASES, make_tiny_model, train_tokenizer
 from mathturn_gym.env.dialogue import Dialogue, load_tokenizer
 from mathturn_gym.env.feedback import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.policies import BUILTIN_PATH

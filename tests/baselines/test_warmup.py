@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from mathturn_gym.baselines import warmup as module
-from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
-from mathturn_gym.baselines.warmup import (
+import warmup as module
+from tiny import Shape, make_tiny_model, train_tokenizer
+from typer.testing import CliRunner
+from warmup import (
     CALCULATOR,
     TINY,
     WORLD,
@@ -22,13 +23,16 @@ from mathturn_gym.baselines.warmup import (
     warmup,
     warmup_dialogue,
 )
+
+from mathturn_gym.cli.app import app
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.episodes.metrics import summarize
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
 from mathturn_gym.policies import BUILTIN_PATH
-from mathturn_gym.problems import ProblemSource, load_problems, split_of
+from mathturn_gym.problems import ProblemSource, load_problems
+from mathturn_gym.problems.base import split_of
 from mathturn_gym.types import Problem
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
@@ -229,6 +233,19 @@ def test_calculations_need_problems_that_are_some(tmp_path: Path) -> None:
     recipe = dataclasses.replace(CALCULATOR, parts=(Part("lins", 1.0),), calculations=1.0)
     with pytest.raises(InvalidValueError, match=r"calculations needs problems like 'What is 1\+2\?', got 'Solve"):
         warmup(tmp_path / "warm", recipe, steps=1)
+
+
+def test_the_script_makes_a_policy_that_can_be_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module.main([str(tmp_path / "w"), "--steps", "3", "--episodes", "4"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("lins", "add1", "guess8"))
+    with pytest.raises(InvalidValueError, match="did you mean 'world'"):
+        module.main([str(tmp_path / "v"), "--recipe", "worlds"])
+    done = CliRunner().invoke(
+        app, ["eval", "--policy", str(tmp_path / "w"), "--episodes", "4", "--out", str(tmp_path / "e")]
+    )
+    assert done.exit_code == 0
+    assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
 
 
 def test_first_try_accuracy_is_that_of_the_parts() -> None:

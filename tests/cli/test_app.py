@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -26,7 +25,7 @@ def invoke(*args: str, **kwargs: Any) -> Any:
 
 def test_every_command_explains_itself() -> None:
     commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert {"demo", "train", "eval", "play", "info", "warmup", "verify", "compare-eval"} <= {
+    assert {"demo", "train", "eval", "play", "info", "verify", "compare-eval"} <= {
         name.replace("_", "-") for name in commands
     }
     for name in commands:
@@ -124,17 +123,6 @@ def test_watching_a_policy() -> None:
     shown = invoke("play", "--watch", "builtin", "--episodes", "2", "--seed", "3").output
     assert shown.count("problem lins/") == 2
     assert shown == invoke("play", "--watch", "builtin", "--episodes", "2", "--seed", "3").output
-
-
-def test_warmup_from_nothing_gives_a_policy_that_can_be_evaluated(tmp_path: Path) -> None:
-    made = invoke("warmup", str(tmp_path / "w"), "--steps", "3", "--episodes", "4")
-    assert made.exit_code == 0
-    assert all(name in made.output for name in ("lins", "add1", "guess8"))
-    with pytest.raises(InvalidValueError, match="did you mean 'world'"):
-        invoke("warmup", str(tmp_path / "v"), "--recipe", "worlds")
-    done = invoke("eval", "--policy", str(tmp_path / "w"), "--episodes", "4", "--out", str(tmp_path / "e"))
-    assert done.exit_code == 0
-    assert json.loads((tmp_path / "e" / "report.json").read_text())["episodes"] == 4
 
 
 def test_the_package_runs_as_a_module() -> None:

@@ -168,7 +168,8 @@ def test_a_file_is_played_once_through_and_bad_rows_are_named(tmp_path: Path, ca
 
 
 def test_replaced_weights_are_another_policy(tmp_path: Path) -> None:
-    from mathturn_gym.baselines.tiny import make_tiny_model
+    from tiny import make_tiny_model
+
     from mathturn_gym.wrappers import load_policy
 
     policy = load_policy("builtin", device="cpu")

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from mathturn_gym.cli.problems import problems_app
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import FAMILIES, load_problems
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.families import FAMILIES
 
 RUNNER = CliRunner()
 

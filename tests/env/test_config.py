@@ -10,9 +10,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from tiny import train_tokenizer
 
 from mathturn_gym import Problem
-from mathturn_gym.baselines.tiny import train_tokenizer
 from mathturn_gym.env import ENV_DEFAULTS, MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig, EnvKeywords, env_parameters
 from mathturn_gym.errors import InvalidValueError, SharedPromptsError

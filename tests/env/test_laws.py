@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.episodes.rollout import EpisodeRecorder
@@ -73,7 +74,7 @@ def run(env: MathMultiTurnEnv, actions: list[Ids], seed: int) -> tuple[Episode, 
     return recorder.episode(), observations, said
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(plays())
 def test_sequence_law_mask_law_and_endings(play: tuple[MathMultiTurnEnv, dict[str, Any], list[Ids], int]) -> None:
     env, _, actions, seed = play
@@ -128,7 +129,7 @@ def check_mask_law(episode: Episode, actions: list[Ids], observations: list[Ids]
     assert episode.truncated is (episode.stop_reason is StopReason.CONTEXT)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(plays(), st.integers(0, 3))
 def test_the_same_is_said_again_and_after_a_fork(
     play: tuple[MathMultiTurnEnv, dict[str, Any], list[Ids], int], fork_at: int

@@ -15,7 +15,8 @@ from mathturn_gym.episodes.losses import (
     token_logprobs,
     trained_logprobs,
 )
-from mathturn_gym.episodes.packing import LAYOUTS, PackedBatch, micro_batches, pack
+from mathturn_gym.episodes.packing import PackedBatch, micro_batches, pack
+from mathturn_gym.episodes.packing.batch import LAYOUTS
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode

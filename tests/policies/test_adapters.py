@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import make_tiny_model, train_tokenizer
 
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.errors import CheckpointError, MissingDependencyError
 from mathturn_gym.types import Completion, Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy

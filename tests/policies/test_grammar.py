@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny import make_tiny_model, train_tokenizer
 
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.policies.sampling import answer_grammar, answer_ids, mask_logits
 from mathturn_gym.testing import make_tokenizer

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from mathturn_gym.policies._kv_cache import Arena, KeyValues, PrefixStore, common_prefix, encode
 from mathturn_gym.types import Ids
@@ -87,7 +88,7 @@ def test_common_prefixes_are_counted_in_ids() -> None:
     assert common_prefix(encode(ids(7)), encode(ids(8))) == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=12), st.lists(st.integers(0, 2)))
 def test_the_store_is_a_list_that_forgets_prefixes(kept: list[list[int]], asked: list[int]) -> None:
     store, model = PrefixStore(2**30), list[list[int]]()

@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from tiny import make_tiny_model, tiny_config, train_tokenizer
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.baselines.tiny import make_tiny_model, tiny_config, train_tokenizer
 from mathturn_gym.episodes.packing import pack, unpack
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError

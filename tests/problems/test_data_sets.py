@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems import ProblemList, SplitSource, load_problems
+from mathturn_gym.problems import ProblemList, load_problems
+from mathturn_gym.problems.lists import SplitSource
 
 datasets = pytest.importorskip("datasets")
 

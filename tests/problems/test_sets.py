@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, SharedPromptsError
-from mathturn_gym.problems import (
-    Family,
-    Mixture,
-    check_disjoint,
-    count_distinct,
-    distinct,
-    load_problems,
-    overlap,
-)
+from mathturn_gym.problems import Mixture, check_disjoint, count_distinct, distinct, load_problems, overlap
+from mathturn_gym.problems.families import Family
 from mathturn_gym.types import Problem
 
 

@@ -54,19 +54,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
+SENT = ("this.:x", "evilmod..a:x", "evilpkg.1:x", "evilmod:x.", "evilmod:x.1", "evilmod.é:x", "evilmod:x", "evilmod::x")
+"""What strangers' folders named: all but the last two got their module imported once."""
+
+
 def near_misses() -> list[str]:
     """Texts that are nearly import paths: a lax reader would import the module before it sees that they are none."""
-    found = [
-        "this.:x",
-        "evilmod..a:x",
-        "evilpkg.1:x",
-        "evilmod:x.",
-        "evilmod:x.1",
-        "evilmod.é:x",
-        "evilmod:x",
-        "evilmod::x",
-    ]
-    whole = "evilmod.a:x.y"
+    found, whole = list(SENT), "evilmod.a:x.y"
     for extra in (".", ":", "1", "é", " ", "\n", "-", "/", "\u200b", "ｘ"):
         found += [whole[:at] + extra + whole[at:] for at in range(len(whole) + 1)]
     return found
@@ -88,9 +82,10 @@ def test_near_misses_of_import_paths_are_code_before_anything_is_resolved(here: 
     for text in near_misses():
         run = run_of(here, part, field, text)
         with pytest.raises(CheckpointError, match="names code, which is not run"):
-            RUNNER.invoke(app, ["train", "--run-dir", str(run), "--resume"], catch_exceptions=False)
-        with pytest.raises(CheckpointError, match="names code, which is not run"):
             read_config(run)
+        if text in SENT:  # the command reads by the same function, and takes ten times as long
+            with pytest.raises(CheckpointError, match="names code, which is not run"):
+                RUNNER.invoke(app, ["train", "--run-dir", str(run), "--resume"], catch_exceptions=False)
         assert not (here / "witness").exists(), text
 
 

@@ -23,7 +23,10 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> bool:
     return done.returncode == 0
 
 
-def test_without_space_errors_name_the_file_and_going_on_gives_the_same(mounts: bool) -> None:
+@pytest.mark.parametrize("disks", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_without_space_errors_name_the_file_and_going_on_gives_the_same(mounts: bool, disks: bool) -> None:
+    """Limits of file sizes, and with `disks` real full ones too."""
+    mounts = mounts and disks
     command = [sys.executable, str(ROOT / "tests" / "robustness" / "storage_faults.py"), *["tmpfs"] * mounts]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

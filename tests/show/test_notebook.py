@@ -12,7 +12,8 @@ import pytest
 from mathturn_gym.baselines import TrainResult
 from mathturn_gym.env import EpisodeState
 from mathturn_gym.episodes.metrics import compare, summarize
-from mathturn_gym.episodes.packing import LAYOUTS, pack
+from mathturn_gym.episodes.packing import pack
+from mathturn_gym.episodes.packing.batch import LAYOUTS
 from mathturn_gym.show.view.records import from_episodes
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode, Problem, Status, TurnContext, TurnRecord, Verdict

@@ -11,6 +11,7 @@ import mpmath
 import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from mathturn_gym.verifier import Status, Verifier
 from mathturn_gym.verifier.reading._nodes import ParseError, UndefinedError
@@ -136,31 +137,31 @@ def check_scalars(first: Tree, second: Tree) -> None:
     assert found is None or found is truth, (latex(first), latex(second))
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(numbers, numbers)
 def test_numbers_are_judged_as_sympy_evaluates_them(first: Tree, second: Tree) -> None:
     check_scalars(first, second)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(numbers)
 def test_equal_numbers_are_never_refuted(tree: Tree) -> None:
     check_scalars(tree, rewritten(tree))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(functions, functions)
 def test_functions_are_judged_as_sympy_evaluates_them(first: Tree, second: Tree) -> None:
     check_scalars(first, second)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(functions)
 def test_equal_functions_are_never_refuted(tree: Tree) -> None:
     check_scalars(tree, rewritten(tree))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(numbers)
 def test_fields_agree_where_more_than_one_has_a_value(tree: Tree) -> None:
     node = parse(latex(tree)).node
@@ -183,7 +184,7 @@ def test_fields_agree_where_more_than_one_has_a_value(tree: Tree) -> None:
 spellings = st.tuples(st.integers(-999, 999), st.integers(1, 60)).map(lambda pair: Fraction(*pair))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(spellings, spellings, st.sampled_from(["%s/%s", "\\frac{%s}{%s}", "(%s)/%s"]))
 def test_the_rational_tier_agrees_with_the_trees(gold: Fraction, answer: Fraction, form: str) -> None:
     texts = [form % (value.numerator, value.denominator) for value in (gold, answer)]
@@ -287,7 +288,7 @@ noise = st.one_of(
 )
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(noise, noise)
 def test_nothing_that_is_written_raises(first: str, second: str) -> None:
     verifier = Verifier()
@@ -300,7 +301,7 @@ def test_nothing_that_is_written_raises(first: str, second: str) -> None:
     assert finding == decide(prepare(second), prepare(first), evaluated=False, rounding=EXACT)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(noise)
 def test_an_answer_equals_itself(text: str) -> None:
     assume(text.strip() and "\\boxed" not in text and "\\fbox" not in text)
@@ -309,7 +310,7 @@ def test_an_answer_equals_itself(text: str) -> None:
     assert decide(prepared, prepare(text.strip()), evaluated=True, rounding=EXACT).status is Status.RIGHT
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(noise)
 def test_parsing_ends_in_a_tree_or_a_parse_error(text: str) -> None:
     try:
@@ -373,7 +374,7 @@ integers = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(boxes, integers, integers, st.sampled_from(["boxed", "marked"]))
 def test_the_quick_way_finds_what_the_long_way_finds(
     form: str, answer: str, gold: str, policy: Literal["boxed", "marked"]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import make_tiny_model, train_tokenizer
 
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.errors import EpisodeStateError, InvalidValueError, PolicyError
 from mathturn_gym.types import Completion
 from mathturn_gym.wrappers import AsyncCausalLMPolicy, CausalLMPolicy

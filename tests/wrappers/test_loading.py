@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import make_tiny_model, train_tokenizer
 
 from mathturn_gym.base.import_paths import names_code
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.errors import ChatTemplateError, CheckpointError, InvalidValueError, MissingDependencyError
 from mathturn_gym.policies import BUILTIN_PATH, OpenAIPolicy, PolicyConfig

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tiny import make_tiny_model, train_tokenizer
 
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError, PolicyError
 from mathturn_gym.testing import check_policy
 from mathturn_gym.types import Ids
@@ -188,9 +188,8 @@ def test_without_seeds_its_own_generator_decides(model: Any) -> None:
 
 
 def test_ids_beyond_the_tokenizer_are_never_sampled() -> None:
+    from tiny import tiny_config
     from transformers import LlamaForCausalLM
-
-    from mathturn_gym.baselines.tiny import tiny_config
 
     config = tiny_config(TOKENIZER)
     config.vocab_size = 4 * len(TOKENIZER)

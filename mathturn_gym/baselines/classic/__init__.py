@@ -11,7 +11,7 @@ A name's module (and with it stable-baselines3 and torch) is loaded when the nam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -47,23 +47,13 @@ __all__ = [
     "make_token_env",
 ]
 
-_HOME: Final = {
-    "A2C": "algorithms",
-    "DQN": "algorithms",
-    "PPO": "algorithms",
-    "QRDQN": "algorithms",
-    "TRPO": "algorithms",
-    "ClassicAlgorithm": "algorithms",
-    "MaskablePPO": "algorithms",
-    "RecurrentPPO": "algorithms",
-    "Sb3Policy": "policy",
-    "WindowTransformer": "features",
-    "language_model_kwargs": "features",
-    "load_classic": "training",
-    "load_language_model": "features",
-    "make_token_env": "policy",
-}
-
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "algorithms": "A2C ClassicAlgorithm DQN MaskablePPO PPO QRDQN RecurrentPPO TRPO",
+            "features": "WindowTransformer language_model_kwargs load_language_model",
+            "policy": "Sb3Policy make_token_env",
+            "training": "load_classic",
+        },
+    )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import RunParts
 
 
+# Arguments of a constructor that the run decides.
 _DECIDED: Final = {"self", "policy", "env", "seed", "device", "verbose", "policy_kwargs", "_init_setup_model"}
-"""Arguments of a constructor that the run decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,7 @@ class ClassicAlgorithm(BaseAlgorithm):
             check_float(f"{self.name}: {name}", getattr(self, name))
         if not isinstance(self.answer_characters, str):
             raise InvalidValueError(f"{self.name}: answer_characters must be a text, got {self.answer_characters!r}")
+        # Filled in, so that a run's config says what it ran with, also after the class's defaults change.
         object.__setattr__(self, "arguments", {**self.defaults, **self.arguments})
 
     @classmethod
@@ -125,11 +126,12 @@ class ClassicAlgorithm(BaseAlgorithm):
         """Raises `InvalidValueError` for parts of a run that it does not read."""
         super().check(config)
         policy = config.policy
+        # A language model's settings (LoRA, dtype …) would be ignored without a word.
         plain = dataclasses.replace(policy, model="builtin", init="pretrained", grammar=None)
         if (policy.model != "builtin" and Path(policy.model).name == policy.model) or plain != type(policy)():
             raise InvalidValueError(
                 f"{self.name} begins with the built-in model's weights or with random ones, or with those of a folder"
-                f" (./warm) that mathturn warmup wrote: of the policy it reads init and grammar alone, got {policy}"
+                f" (./warm) that experiments/warmup.py wrote: of the policy it reads init and grammar alone, got {policy}"
             )
         if config.evaluation.patience:
             raise InvalidValueError(f"{self.name} does not stop early: evaluation.patience must be 0")

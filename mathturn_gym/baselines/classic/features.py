@@ -62,10 +62,12 @@ class WindowTransformer(BaseFeaturesExtractor):
             raise InvalidValueError(f"width ({width}) must be a multiple of 2 * heads ({2 * heads})")
         super().__init__(observation_space, features_dim=width + extra)
         self.pad = int(window.high.flat[0])
+        # The largest number of the window stands for padding, so there are as many ids as it.
         self.embed_tokens = nn.Embedding(self.pad, width)
         self.layers = nn.ModuleList(_Layer(width, heads, feedforward) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=_EPS)
         half = width // heads // 2
+        # Made here and not saved: they follow from the shape, and checkpoints of transformers have none.
         angles = torch.arange(window.shape[0])[:, None] * _ROPE_BASE ** (-torch.arange(half) / half)
         self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
         self.register_buffer("sin", angles.sin().repeat(1, 2), persistent=False)
@@ -121,6 +123,7 @@ class _Layer(nn.Module):
         normed = self.input_layernorm(x)
         k, v = self._split(attention["k_proj"](normed)), self._split(attention["v_proj"](normed))
         k = _rotated(k, cos, sin)
+        # The last layer is asked for one position: its queries are computed there alone, keys and values everywhere.
         if last_B is None:
             q = _rotated(self._split(attention["q_proj"](normed)), cos, sin)
             places = torch.arange(x.shape[1], device=x.device)
@@ -201,12 +204,14 @@ def load_language_model(policy: BasePolicy, folder: str | Path, action_ids: Sequ
     layers: Any = getattr(getattr(policy, "mlp_extractor", None), "policy_net", None)
     reads_the_extractor = layers is not None and len(layers) == 0 and not hasattr(policy, "lstm_actor")
     if isinstance(head, nn.Linear) and reads_the_extractor:
+        # Tied embeddings are saved once.
         rows = weights.get("lm_head.weight", inner["embed_tokens.weight"])
         ids = list(range(len(rows)) if action_ids is None else action_ids)
         if len(ids) != head.out_features or max(ids) >= len(rows):
             raise InvalidValueError(f"action_ids must be the {head.out_features} ids behind the actions, got {ids!r}")
         with torch.no_grad():
             head.weight.copy_(rows[ids])
+            # A language model has no bias: the logits are then exactly its own.
             head.bias.zero_()
 
 

@@ -171,6 +171,7 @@ class Sb3Policy:
     def _distribution(self, windows: torch.Tensor, rows: Sequence[_Row]) -> Any:
         """Returns the policy's distribution, and advances the state of a recurrent policy."""
         if self._maskable:
+            # Grammar, not preference: which ids may follow is known, and is no part of what is learned.
             masks = np.stack([self._env.masks_at(row.chosen, row.budget) for row in rows])
             return self._policy.get_distribution(windows, action_masks=masks)
         if not self._recurrent:
@@ -228,7 +229,10 @@ class _Row:
     def choose(self, chances_A: npt.NDArray[np.float64], action_ids: Ids) -> None:
         """Takes the action at which the cumulative distribution passes this step's uniform number."""
         cumulative = np.cumsum(chances_A)
+        # Inverse of the cumulative distribution at a number of the row's own stream: batching cannot change a sample
+        # (law 4).
         place = int(np.searchsorted(cumulative, self._uniforms[len(self.chosen)] * cumulative[-1], side="right"))
+        # Rounding may push a certain action to a log-prob just above 0.
         self._logprobs.append(min(0.0, float(np.log(chances_A[place] / cumulative[-1]))))
         self.chosen.append(int(action_ids[place]))
 

@@ -48,8 +48,8 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.wrappers.token_level import TokenLevelEnv
 
 _WEIGHTS: Final = "policy.safetensors"
+# stable-baselines3 wants a number of steps; where there is no limit, another budget ends the run long before.
 _NO_END: Final = 10**9
-"""stable-baselines3 wants a number of steps; where there is no limit, another budget ends the run long before."""
 
 
 class ClassicSession(Session):
@@ -57,15 +57,10 @@ class ClassicSession(Session):
 
     The first Ctrl-C ends the run without a result: it cannot be resumed, only begun again.
 
-    Args:
-        config: The run.
-
     Raises:
         InvalidValueError: the library refuses the algorithm's arguments.
 
     Attributes:
-        config: The run.
-        model: The algorithm.
         context_tokens: The most tokens that a context can have.
     """
 
@@ -83,6 +78,7 @@ class ClassicSession(Session):
         self.curriculum = source if isinstance(source, Curriculum) else None
         ids = _action_ids(algorithm.answer_characters, tokenizer)
         masks = isinstance(algorithm, MaskablePPO)
+        # In training alone: evaluation has the task's own rewards, like every other algorithm.
         rewards: dict[str, Any] = {"reward_bias": algorithm.reward_bias, "reward_scaling": algorithm.reward_scaling}
 
         def make() -> TokenLevelEnv:
@@ -114,6 +110,7 @@ class ClassicSession(Session):
         if resume and (folder.path / "result.json").exists():
             self.load(folder.path)
             return _ended(folder.path / "result.json")
+        # From the first line on: a classic run has no checkpoint in its middle to go on from.
         folder.start_metrics(-1)
         recorder = _Recorder(self, report, interrupted)
         with cpu_threads(self.config.threads), _global_randomness():
@@ -257,6 +254,7 @@ class _Recorder(BaseCallback):
             (budget.cpu_seconds, self.cpu_s),
             (budget.episodes, self.episodes),
         ]
+        # Whichever budget is used up first ends the run.
         self._over = last or any(limit is not None and spent >= limit for limit, spent in used)
         self._write(evaluate=self._over or bool(every and self._iteration % every == 0))
 
@@ -270,6 +268,7 @@ class _Recorder(BaseCallback):
             "cpu_s": self.cpu_s,
             **self._training_figures(),
         }
+        # Before an evaluation, which would raise in the middle of an episode.
         if not self._run.is_finite():
             self._report(line)
             raise PolicyError("weights or logits are no longer finite")
@@ -321,11 +320,7 @@ def load_classic(run_dir: str | Path, *, own_code: bool = False) -> Sb3Policy:
 
 
 def _ended(file: Path) -> Ended:
-    """What a result.json says of a run that has ended.
-
-    Raises:
-        CheckpointError: it says nothing that can be understood.
-    """
+    """What the result.json of a run that has ended says."""
     result = read_object(file)
     try:
         used = int(result["episodes"]), int(result["tokens"]), float(result["cpu_s"])

@@ -15,12 +15,13 @@ from mathturn_gym.env.feedback._registry import (
     feedback_mode,
     get_feedback,
 )
-from mathturn_gym.env.feedback.modes import hint, hint_flipped, plain
+from mathturn_gym.env.feedback.modes import AboveBelow, hint, hint_flipped, plain
 
 __all__ = [
     "FEEDBACK",
     "RIGHT_TEXT",
     "WRONG_TEXT",
+    "AboveBelow",
     "Feedback",
     "FeedbackMode",
     "TemplateFeedback",

@@ -5,6 +5,7 @@
     reason         why it is not right: no answer, not readable, not worked out, wrong, undecided
     graded         what of a number, tuple or list is wrong: sign, size, digits, elements
     hint           plain, and the problem's next hint
+    above-below    plain, and whether the right number is above or below a wrong one
     tool           plain, and the value of the response's own last calculation
 
 Controls, to see whether a policy listens:
@@ -18,16 +19,21 @@ Controls, to see whether a policy listens:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from mathturn_gym.env.feedback._calculator import last_calculation
-from mathturn_gym.env.feedback._registry import Texts, feedback_mode
-from mathturn_gym.seeding import derive_seed
+from mathturn_gym.env.feedback._registry import TEXTS, Texts, feedback_mode
+from mathturn_gym.errors import check_float
+from mathturn_gym.seeding import derive_seed, uniforms
 from mathturn_gym.types import Status, TurnContext
 from mathturn_gym.verifier import answer_key, is_readable, literal_value
 
 _BRACKETS = {"(": ")", "[": "]"}
+_WHOLE: Final = re.compile(r"-?\d{1,18}")
 
 
 def grade(answer: str, gold: Sequence[str], texts: Mapping[str, str]) -> list[str]:
@@ -120,6 +126,50 @@ def graded(context: TurnContext, texts: Texts) -> str:
 def hint(context: TurnContext, texts: Texts) -> str:
     """`plain`, and after a wrong answer the problem's next hint (its last one again when they run out)."""
     return _with_hint(context, texts, context.problem.hints)
+
+
+@dataclass(frozen=True)
+class AboveBelow:
+    """`plain`, and after a wrong whole number whether the right one is above or below it.
+
+    The hint answers what was asked: which answer to give is also a question of what its hint is worth.
+
+    Args:
+        lies: Share of the hints that say the opposite; each turn of each episode has a draw of its own.
+
+    >>> AboveBelow(lies=0.1)
+    AboveBelow(lies=0.1)
+    """
+
+    lies: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Checks the share."""
+        check_float("lies", self.lies, low=0.0, high=1.0)
+
+    def __call__(self, context: TurnContext) -> str:
+        """The text for a judged turn."""
+        return self.write(context, TEXTS["en"])
+
+    def write(self, context: TurnContext, texts: Texts) -> str:
+        """The text in a language."""
+        said = _right_or_wrong(texts, context.judged.correct)
+        said_number, wanted = (_whole(text) for text in (context.judged.answer, context.problem.gold[0]))
+        if context.judged.correct or said_number is None or wanted is None or said_number == wanted:
+            return said
+        lie = uniforms(derive_seed("above-below", context.episode_seed, context.turn), 1)[0] < self.lies
+        side = texts["above" if (wanted > said_number) != lie else "below"]
+        return said + _fill(texts["hint"], hint=_fill(side, number=str(said_number)))
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and _WHOLE.fullmatch(text) else None
+
+
+@feedback_mode("above-below")
+def above_below(context: TurnContext, texts: Texts) -> str:
+    """`plain`, and after a wrong whole number whether the right one is above or below it (`AboveBelow` lies at times)."""
+    return AboveBelow().write(context, texts)
 
 
 @feedback_mode("hint-flipped")

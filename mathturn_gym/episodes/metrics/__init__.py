@@ -6,21 +6,18 @@
 
 from __future__ import annotations
 
-from mathturn_gym.episodes.metrics.compare import Comparison, Difference, compare
-from mathturn_gym.episodes.metrics.figures import MEANING, QUESTIONS, majority_at_k, pass_at_k
-from mathturn_gym.episodes.metrics.intervals import Estimate
+from mathturn_gym.episodes.metrics.compare import Comparison, compare
+from mathturn_gym.episodes.metrics.figures import MEANING
+from mathturn_gym.episodes.metrics.intervals import Difference, Estimate
 from mathturn_gym.episodes.metrics.report import Report, read_leniently, summarize
 
 __all__ = [
     "MEANING",
-    "QUESTIONS",
     "Comparison",
     "Difference",
     "Estimate",
     "Report",
     "compare",
-    "majority_at_k",
-    "pass_at_k",
     "read_leniently",
     "summarize",
 ]

@@ -9,31 +9,9 @@ from typing import Any
 import numpy as np
 
 from mathturn_gym.episodes.metrics.figures import Counts, count_by_problem, facts
-from mathturn_gym.episodes.metrics.intervals import Bounds, Estimate, Floats, check_confidence, difference_estimate
+from mathturn_gym.episodes.metrics.intervals import Bounds, Difference, Floats, check_confidence, difference_estimate
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.types import Episode
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One metric of two policies.
-
-    Args:
-        a: The first policy's.
-        b: The second's.
-        difference: b minus a, with its interval.
-        p_value: Of the hypothesis that both policies have the same value, from the same statistic as the 95 % interval;
-            None where there is no interval.
-    """
-
-    a: float
-    b: float
-    difference: Estimate
-    p_value: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
-        return {"a": self.a, "b": self.b, "difference": self.difference.to_dict(), "p_value": self.p_value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +79,13 @@ def compare(a: Sequence[Episode], b: Sequence[Episode], *, confidence: float = 0
     tops, bottoms = (np.stack([_aligned(c, part, order, names) for c in counts]) for part in ("tops_CF", "bottoms_CF"))
     bounds = dict(zip(counts[0].names, counts[0].bounds, strict=True))
     wider = dict(zip(counts[1].names, counts[1].bounds, strict=True))
+    # A metric may have other bounds for each policy, where they had different numbers of turns.
     both = [_both(bounds[name], wider[name]) for name in names]
     figures = {}
     for f, name in enumerate(names):
         found = difference_estimate(tops[:, :, f], bottoms[:, :, f], both[f], confidence=confidence)
         if found.difference.value is not None:
-            figures[name] = Difference(*found)
+            figures[name] = found
     return Comparison(len(common), len(ids_a - common), len(ids_b - common), confidence, figures)
 
 

@@ -96,11 +96,11 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFacts:
-    """What the figures need of an episode.
+    """What the figures need of an episode of K turns.
 
     Args:
         problem_id: The cluster it belongs to.
-        right: K flags, one per turn.
+        right: K flags.
         statuses: K statuses.
         answers: K answers (as `answer_key` writes them), None for none.
         tokens: K lengths.
@@ -153,12 +153,7 @@ def facts(episode: Episode) -> EpisodeFacts:
 
 
 def episode_columns(episodes: Sequence[EpisodeFacts], turns: int) -> Iterator[Column]:
-    """The figures that are sums over episodes.
-
-    Args:
-        episodes: E episodes.
-        turns: T, the most turns that any has.
-    """
+    """The figures that are sums over episodes; `turns` is T, the most turns that any has."""
     one = np.ones(len(episodes))
     first = [e.first_success for e in episodes]
     solved = _floats([f is not None for f in first])
@@ -233,6 +228,7 @@ def _silence(episodes: Sequence[EpisodeFacts], answered: Floats, right: Floats) 
     ids = np.unique([e.problem_id for e in episodes], return_inverse=True)[1] if episodes else np.zeros(0, np.int64)
     others = np.bincount(ids, weights=answered)[ids] - answered if len(ids) else np.zeros(0)
     others_right = np.bincount(ids, weights=right)[ids] - right if len(ids) else np.zeros(0)
+    # Of the problem's other episodes, leaving this one out: it would tell of itself otherwise.
     accuracy = np.divide(others_right, others, out=np.zeros(len(ids)), where=others > 0)
     for name, asked in (("siblings_if_answered", answered), ("siblings_if_silent", 1 - answered)):
         usable = asked * (others > 0)
@@ -240,17 +236,15 @@ def _silence(episodes: Sequence[EpisodeFacts], answered: Floats, right: Floats) 
 
 
 def problem_columns(groups: Sequence[Sequence[EpisodeFacts]], turns: int) -> Iterator[Column]:
-    """The figures of independent samples: the first turns of the episodes on a problem.
+    """The figures of independent samples: the first turns of the episodes on a problem, by problem.
 
     A problem counts towards `@k` where it has k episodes or more.
-
-    Args:
-        groups: Per problem, its episodes.
-        turns: T, the most turns that any has.
     """
     samples = [[_first(e) for e in group] for group in groups]
     most = max((len(group) for group in samples), default=0)
+    # Every turn, to compare retries with samples; powers of two beyond, as pass@k is plotted.
     for k in sorted({*range(1, turns + 1), *(2**i for i in range(12))}):
+        # With one episode per problem pass@1 would only repeat acc@1.
         if k > most or most == 1:
             continue
         enough = [len(group) >= k for group in samples]
@@ -294,12 +288,7 @@ class Counts:
 
 
 def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) -> Counts:
-    """Counts all figures.
-
-    Args:
-        known: The episodes.
-        turns: The least T; None for the most turns that any episode has.
-    """
+    """Counts all figures; `turns` is the least T, None takes the most turns that any episode has."""
     groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
     for fact in known:
         groups[fact.problem_id].append(fact)
@@ -390,6 +379,7 @@ def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int) 
     k = check_int("k", k, low=1, high=max(1, len(answers)))
     if k > len(answers):
         raise InvalidValueError(f"k must be at most the number of samples, {len(answers)}, got {k}")
+    # Right answers are one candidate: a majority is split by meaning, not by spelling.
     correct = sum(right)
     wrong = Counter(answer_key(a) for a, ok in zip(answers, right, strict=True) if not ok and a is not None)
     silent = sum(1 for a, ok in zip(answers, right, strict=True) if not ok and a is None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,11 @@ Floats = npt.NDArray[np.float64]
 Bounds = tuple[float | None, float | None]
 """The least and the largest value that a figure can have, None where there is no such bound."""
 
+# Weight of the assumption that the episodes on a problem are all alike, in problems (see `_bounded`).
 _PRIOR_WEIGHT: Final = 1.0
-"""Weight of the assumption that the episodes on a problem are all alike, in problems (see `_bounded`)."""
 
+# Number of differing problems at which the four pseudo-problems count half.
 _FADING: Final = 8.0
-"""Number of differing problems at which the four pseudo-problems count half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +92,7 @@ class Pivot(NamedTuple):
 
 
 def cluster_sums(clusters: npt.NDArray[np.int64], values_EF: Floats, count: int) -> Floats:
-    """Sums rows that share a cluster.
-
-    Args:
-        clusters: int64 (E,), in [0, count).
-        values_EF: float64 (E, F).
-        count: Number of clusters, C.
-
-    Returns:
-        float64 (C, F).
-    """
+    """Sums the rows of float64 (E, F) that share a cluster, int64 (E,) in [0, count): float64 (C, F)."""
     columns = [np.bincount(clusters, weights=column, minlength=count) for column in values_EF.T]
     return np.stack(columns, axis=1) if columns else np.zeros((count, 0))
 
@@ -126,6 +117,7 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
     >>> str(ratio_estimate(np.zeros(20), np.ones(20), (0.0, 1.0), units=20, confidence=0.95))
     '0.000 [0.000, 0.168]'
     """
+    # A problem that never met the condition ("of the wrong first turns …") says nothing about it.
     used = (bottom_C > 0) | (top_C != 0)
     top, bottom = top_C[used], bottom_C[used]
     total = float(bottom.sum())
@@ -135,6 +127,7 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
     low, high = bounds
     ends: tuple[float, float] | None
     if low is not None and high is not None and low < 0:
+        # Linearized ratio (the delta method): numerator and denominator vary together.
         spread = top.size * (top - value * bottom) / total
         size = (high - low) / 2
         ends = _clipped(_signed(value + spread, size).interval(confidence), size)
@@ -146,14 +139,15 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
     return _estimate(value, ends, total)
 
 
-class RatioDifference(NamedTuple):
+class Difference(NamedTuple):
     """A metric of two policies on the same problems.
 
     Attributes:
-        a: The first policy's value, NaN where it has nothing to divide by.
+        a: The first policy's, NaN where it has nothing to divide by.
         b: The second's.
-        difference: The second's minus the first's, with its interval; undefined where one of them is.
-        p_value: Of the hypothesis that both are equal; None where there is no interval.
+        difference: b minus a, with its interval; undefined where one of them is.
+        p_value: Of the hypothesis that both policies have the same value, from the same statistic as the 95 % interval;
+            None where there is no interval.
     """
 
     a: float
@@ -161,8 +155,12 @@ class RatioDifference(NamedTuple):
     difference: Estimate
     p_value: float | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {"a": self.a, "b": self.b, "difference": self.difference.to_dict(), "p_value": self.p_value}
 
-def difference_estimate(tops_2C: Floats, bottoms_2C: Floats, bounds: Bounds, *, confidence: float) -> RatioDifference:
+
+def difference_estimate(tops_2C: Floats, bottoms_2C: Floats, bounds: Bounds, *, confidence: float) -> Difference:
     """Compares a metric of two policies on the same problems.
 
     Denominators may differ between the policies, as those of conditional metrics do ("of the first turns that were
@@ -177,7 +175,7 @@ def difference_estimate(tops_2C: Floats, bottoms_2C: Floats, bounds: Bounds, *, 
     """
     totals = bottoms_2C.sum(axis=1)
     if not totals.all():
-        return RatioDifference(math.nan, math.nan, Estimate(None, None, None, 0.0), None)
+        return Difference(math.nan, math.nan, Estimate(None, None, None, 0.0), None)
     values = tops_2C.sum(axis=1) / totals
     used = bottoms_2C.any(axis=0) | tops_2C.any(axis=0)
     shares = ((tops_2C - values[:, None] * bottoms_2C) / totals[:, None])[:, used]
@@ -194,7 +192,7 @@ def difference_estimate(tops_2C: Floats, bottoms_2C: Floats, bounds: Bounds, *, 
         pivot = _corrected(_mean(found, per_problem), shares, bottoms_2C[:, used])
         ends = None if pivot is None else pivot.interval(confidence)
     p_value = None if pivot is None else pivot.p_value()
-    return RatioDifference(float(values[0]), float(values[1]), _estimate(found, ends, float(totals.sum())), p_value)
+    return Difference(float(values[0]), float(values[1]), _estimate(found, ends, float(totals.sum())), p_value)
 
 
 def _corrected(pivot: Pivot | None, shares_2C: Floats, bottoms_2C: Floats) -> Pivot | None:
@@ -252,13 +250,7 @@ def _bounded(top: Floats, bottom: Floats, units: float, confidence: float) -> tu
 
 
 def clopper_pearson(value: float, samples: float, confidence: float) -> tuple[float, float]:
-    """The exact binomial interval of a share.
-
-    Args:
-        value: The share, in [0, 1].
-        samples: Number of independent samples; it need not be whole.
-        confidence: In (0, 1).
-    """
+    """The exact binomial interval of a share among a number of independent samples, which need not be whole."""
     tail, hits = (1 - confidence) / 2, value * samples
     low = float(betaincinv(hits, samples - hits + 1, tail)) if value > 0 else 0.0
     high = float(betaincinv(hits + 1, samples - hits, 1 - tail)) if value < 1 else 1.0

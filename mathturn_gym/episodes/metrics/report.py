@@ -46,6 +46,7 @@ def read_leniently(episodes: Sequence[Episode], verifier: Verifier | None = None
             raise InvalidValueError(
                 f"episode {episodes[i].index} has no texts or no gold answer to read again: collect with gold_in_info=True"
             )
+    # Only turns without an answer are read again: a marked answer is what the policy chose to say.
     reader = Verifier(extract="lenient") if verifier is None else verifier
     responses = [episodes[i].responses[k] for i, k in open_turns]
     again: list[Verdict] = reader.verify_batch(responses, [episodes[i].gold for i, _ in open_turns])
@@ -95,7 +96,7 @@ class Report:
         return f"Report({self.episodes} episodes on {self.problems} problems{f': {shown}' if shown else ''})"
 
     def by_question(self) -> dict[str, list[str]]:
-        """The names of the figures that have a value, by the question that they answer (`metrics.QUESTIONS`).
+        """The names of the figures that have a value, by the question that they answer (`metrics.figures.QUESTIONS`).
 
         >>> summarize([]).by_question()
         {}

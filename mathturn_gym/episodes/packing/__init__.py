@@ -4,7 +4,7 @@ pack(episodes, layout=..., form=...) ─► PackedBatch ─► micro_batches ─
                                             └─► unpack ─► the same episodes, to the bit
 """
 
-from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS, Facts, FactsTable, Form, Layout, PackedBatch, Pieces
+from mathturn_gym.episodes.packing.batch import FactsTable, PackedBatch, Pieces
 from mathturn_gym.episodes.packing.layouts import pack, unpack
 from mathturn_gym.episodes.packing.selection import (
     dense_mask,
@@ -17,12 +17,7 @@ from mathturn_gym.episodes.packing.selection import (
 )
 
 __all__ = [
-    "FORMS",
-    "LAYOUTS",
-    "Facts",
     "FactsTable",
-    "Form",
-    "Layout",
     "PackedBatch",
     "Pieces",
     "dense_mask",

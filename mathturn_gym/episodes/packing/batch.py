@@ -327,6 +327,7 @@ class PackedBatch:
         episode = self.episode_index[self.loss_mask].long()
         if unit == "token":
             return int(episode.shape[0]), torch.arange(episode.shape[0], device=self.device)
+        # (episode, turn) as one number, so that one pass of unique counts both.
         width = int(self.facts.turns.max(initial=0)) + 1
         key = episode if unit == "sequence" else episode * width + self.turn_index[self.loss_mask].long()
         values, inverse = torch.unique(key, return_inverse=True)
@@ -335,6 +336,7 @@ class PackedBatch:
     @property
     def split_episodes(self) -> tuple[int, ...]:
         """Episodes of which only some turns or segments are in this batch (a micro-batch)."""
+        # A whole episode has a row per turn in layout "turns", and a row per segment in the others.
         turns = self.layout == "turns"
         own = self.pieces.episode if self.layout != "tree" else self.pieces.episode[self.pieces.branch > 0]
         rows = np.bincount(own, minlength=len(self.facts))

@@ -42,6 +42,7 @@ class Segments:
         self.first = np.cumsum(counts) - counts
         self.start = np.concatenate(starts)
         end = np.append(self.start[1:], 0)
+        # The last segment of each episode ends with it, every other one where the next begins.
         end[self.first + counts - 1] = sizes
         self.length = end - self.start
 
@@ -119,6 +120,7 @@ def _episode_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, 
 
 def _turn_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _Index, FactsTable]:
     rows, start = np.arange(len(spans.start)), spans.segments.start[spans.segment]
+    # Layout "turns" ends with the last completion; the feedback behind it is kept aside, so that unpack gives it back.
     tails = [e.ids[int(e.turn_spans[-1, 1]) if len(e.turn_spans) else 0 :].copy() for e in episodes]
     return (
         _pieces(rows, spans.episode, spans.end - start, start=start, turn=spans.turn),
@@ -156,6 +158,7 @@ def _tree_pieces(episodes: Sequence[Episode], spans: Spans) -> tuple[Pieces, _In
         position=np.concatenate([blank, prompt[order]]),
         branch=number,
     )
+    # `runs` writes front to back: pieces must be in the order of rows and places.
     sort = np.lexsort((number, row))
     rank = np.argsort(sort, kind="stable")  # where each piece went
     piece_of_segment = np.empty(len(owners), np.int64)
@@ -182,21 +185,16 @@ def runs(
     if len(start):
         counts[-1] = shape[0] * shape[1] - ends[-1]
     items = np.full(len(counts), fill, values.dtype)
+    # Gap, value, gap, value …: one np.repeat writes the tensor in the order of memory.
     items[1::2] = values
     return np.repeat(items, counts).reshape(shape)
 
 
 class Grid:
-    """Offsets of rows, pieces and completions in the flattened tensors of a batch.
+    """Offsets of rows, P pieces (in order of row and place) and S completions in the flattened tensors of a batch.
 
-    Args:
-        pieces: P pieces, in order of row and place.
-        spans: S completions.
-        piece_of_span: int64 (S,); the piece in which each is trained on.
-        padded: (B, T) tensors; otherwise (1, N).
-
-    Raises:
-        InvalidValueError: more ids than `cu_seqlens` can count.
+    `piece_of_span`, int64 (S,), is the piece in which each completion is trained on. Tensors are (B, T) where `padded`,
+    otherwise (1, N).
     """
 
     def __init__(self, pieces: Pieces, spans: Spans, piece_of_span: _Index, *, padded: bool) -> None:
@@ -204,6 +202,7 @@ class Grid:
         lengths = np.bincount(pieces.row, pieces.length, minlength=rows).astype(np.int64)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         total = int(ends[-1])
+        # FlashAttention and its like take row lengths as int32.
         if total >= 2**31:
             raise InvalidValueError(f"{total} ids do not fit in one batch (int32 cu_seqlens): pack fewer episodes")
         self.cu_seqlens = ends.astype(np.int32)
@@ -232,6 +231,7 @@ class Grid:
         at, value = self.place[held], self.pieces.position[held]
         if len(at):
             flat[at[0]] = value[0]
+            # A cumulative sum of ones with a jump at each piece: no index per id is made.
             flat[at[1:]] = value[1:] - (value[:-1] + np.diff(at) - 1)
         return np.cumsum(flat, out=flat).reshape(self.shape)
 
@@ -364,6 +364,7 @@ def _build(
     position_ids = grid.positions()
     if not grid.full:
         position_ids[branch_index < 0] = 0
+    # A shared prompt is held once, by the first of its group; only branches have trained ids.
     branches = pieces.take(pieces.branch > 0) if layout == "tree" else None
 
     def in_order(name: str) -> npt.NDArray[Any]:

@@ -40,6 +40,7 @@ def mask_mod(batch: PackedBatch) -> MaskMod:
 
     def allowed(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         key_branch = branches_BT[b, kv]
+        # Siblings of one tree share the prompt (branch 0) and never see each other.
         related = (key_branch == 0) | (key_branch == branches_BT[b, q])
         return ((q >= kv) & (rows_T[q] == rows_T[kv]) & related & (key_branch >= 0)) | (q == kv)
 
@@ -78,6 +79,7 @@ def model_inputs(batch: PackedBatch, dtype: torch.dtype = torch.float32) -> dict
     Returns:
         `input_ids`, `position_ids`, `attention_mask`; `use_cache` is left to the caller.
     """
+    # A 2-D mask is what every attention implementation takes; a dense one is quadratic in memory.
     plain = batch.form == "padded" and batch.layout != "tree"
     mask = batch.attention_mask if plain else dense_mask(batch, dtype)
     return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "attention_mask": mask}
@@ -169,6 +171,8 @@ def _first_fit_decreasing(
     padded: bool,
 ) -> npt.NDArray[np.int64]:
     """The bin of each unit: by decreasing size, into the first that still holds it (padding counted in)."""
+    # First-fit decreasing: without padding it needs at most 11/9 of the fewest bins, plus 6/9 (Dosa 2007). Ties are
+    # broken by number, so that the same batch is always split in the same way.
     bins = np.zeros(len(size), np.int64)
     loads: list[tuple[int, int]] = []  # (rows, longest) where padded, (ids, 1) otherwise
     order = np.lexsort((np.arange(len(size)), -size, -longest if padded else -size))
@@ -225,6 +229,7 @@ def _take(batch: PackedBatch, chosen: npt.NDArray[np.int64], lengths: npt.NDArra
         width = int(lengths.max())
         taken = {name: tensor[index, :width] for name, tensor in tensors.items()}
     else:
+        # Rows are moved together to the left, each by what is left out before it.
         shift = torch.repeat_interleave(
             old_starts[index] - new_starts[:-1].long(), torch.from_numpy(lengths).to(batch.device)
         )
@@ -261,6 +266,7 @@ def drop_stale(
                 f"episode {episode.index} on {episode.problem_id!r} has version {int(own[-1])}, after "
                 f"current_version {now}"
             )
+        # Versions only rise within an episode, so its first trained id is its oldest.
         (stale if own.size and now - int(own[0]) > most else fresh).append(episode)
     return fresh, stale
 

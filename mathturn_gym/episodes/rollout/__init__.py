@@ -18,7 +18,6 @@ from mathturn_gym.episodes.rollout._recorder import (
     AsyncPolicy,
     EpisodePlan,
     EpisodeRecorder,
-    Scheduler,
     StreamingPolicy,
 )
 from mathturn_gym.episodes.rollout._schedulers import Progress
@@ -29,7 +28,6 @@ __all__ = [
     "EpisodePlan",
     "EpisodeRecorder",
     "Progress",
-    "Scheduler",
     "StreamingPolicy",
     "acollect",
     "check_tokenizer",

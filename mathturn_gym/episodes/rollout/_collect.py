@@ -88,6 +88,7 @@ def collect(
             else:
                 play_asyncio(slots, cast("AsyncPolicy", policy), plan, indices, keep)
             env.reset()  # its environments were played one by one, which its own bookkeeping has not seen
+    # Hours of episodes must not be lost with the one that failed: the error carries them.
     except RunError as error:
         error.finished = tuple(done[index] for index in sorted(done))
         raise
@@ -165,6 +166,7 @@ def _choose(scheduler: str, policy: Any, env: VectorEnv) -> str:
     if chosen not in _NEEDS:
         field = "scheduler" if scheduler != "auto" else f"scheduler of policy {type(policy).__name__}"
         raise_unknown_name(field, chosen, [*get_args(Scheduler), *(["auto"] if scheduler != "auto" else [])])
+    # Environments in other processes can only be stepped all at once.
     if scheduler == "auto" and chosen == "streaming" and not hasattr(env, "envs"):
         chosen = "batched"
     missing = [name for name in _NEEDS[chosen] if not callable(getattr(policy, name, None))]

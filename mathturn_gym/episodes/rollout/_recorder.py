@@ -102,11 +102,16 @@ class EpisodePlan:
         """Number of the problem that episode `index` plays."""
         return index // self.group_size
 
-    def options(self, number: int) -> dict[str, Any]:
-        """Options of `reset` for problem `number`."""
-        if self.problem_ids is None:
-            return {"index": number}
-        return {"problem_id": self.problem_ids[number % len(self.problem_ids)]}
+    def options(self, index: int) -> dict[str, Any]:
+        """Options of `reset` for episode `index`; "episode" keeps episodes on one problem apart.
+
+        >>> EpisodePlan(group_size=2).options(3), EpisodePlan().options(3)
+        ({'index': 1, 'episode': 3}, {'index': 3})
+        """
+        number = self.number(index)
+        if self.problem_ids is not None:
+            return {"problem_id": self.problem_ids[number % len(self.problem_ids)], "episode": index}
+        return {"index": number} if number == index and self.group_size == 1 else {"index": number, "episode": index}
 
     def group(self, index: int) -> str | None:
         """Name that episodes on one problem share, None where every episode has a problem of its own."""
@@ -114,6 +119,7 @@ class EpisodePlan:
 
     def turn_seed(self, index: int, turn: int) -> int:
         """Seed of one completion."""
+        # Of index and turn alone: neither batch, scheduler nor number of environments can change a sample (law 4).
         return derive_seed(self.seed, index, turn)
 
     def session(self, index: int) -> str:
@@ -134,9 +140,8 @@ class EpisodeRecorder:
         prompt_ids: int64 (L0,); the first observation.
         info: The info of `reset`.
         index: The episode's number in its collection.
-        seed: The collection's seed.
         group: Name that episodes on one problem share, or None.
-        plan: The collection's plan, in place of `seed` and `group`.
+        plan: The collection's plan, which has a seed and names the group.
 
     Attributes:
         context: int64 (L,); the last observation.
@@ -149,13 +154,11 @@ class EpisodeRecorder:
         info: Mapping[str, Any],
         *,
         index: int = 0,
-        seed: int | None = None,
         group: str | None = None,
         plan: EpisodePlan | None = None,
     ) -> None:
-        self._index, self._seed, self._group, self._plan = index, seed, group, plan
-        if plan is not None:
-            self._seed, self._group = plan.seed, plan.group(index)
+        self._index, self._plan = index, plan
+        self._group = group if plan is None else plan.group(index)
         self._problem_id = str(info["problem_id"])
         self._metadata = dict(info.get("metadata", {}))
         self._prompt, self._gold = str(info.get("prompt", "")), tuple(info.get("gold", ()))
@@ -229,6 +232,7 @@ class EpisodeRecorder:
             self.budget = int(info["completion_budget"])
             return
         start, end = len(self.context), len(self.context) + len(completion)
+        # Compared, not assumed: a wrapper that edits observations would shift every mask behind it (law 1).
         head = observation[:end]
         before = sum(map(len, self._finished))
         if info.get("segment", 0) > len(self._finished):
@@ -282,7 +286,7 @@ class EpisodeRecorder:
             returns=returns_to_go(rewards, discount),
             discount=discount,
             index=self._index,
-            seed=self._seed,
+            seed=None if self._plan is None else self._plan.seed,
             group=self._group,
             metadata=self._metadata,
             prompt=self._prompt,
@@ -310,9 +314,8 @@ class EpisodeRecorder:
         reported = [one for one in found if one is not None]
         if not reported or len(reported) < len(found):
             return None
-        width = max(
-            int((one >= 0).sum(axis=1).max(initial=0)) for one in reported
-        )  # the widest set, without its padding
+        # The widest set, without its padding: completions of one policy are padded to different widths.
+        width = max(int((one >= 0).sum(axis=1).max(initial=0)) for one in reported)
         full = [np.pad(one, ((0, 0), (0, max(0, width - one.shape[1]))), constant_values=-1) for one in reported]
         return np.concatenate([one[:, :width] for one in full]) if width else None
 

@@ -29,11 +29,7 @@ from mathturn_gym.types import Completion, Episode, Ids, Policy, TurnContext, Ve
 
 
 class EnvSlot:
-    """An environment that is played on its own, and the episode that runs in it.
-
-    Args:
-        env: The environment, wrapped or not.
-    """
+    """An environment, wrapped or not, that is played on its own, and the episode that runs in it."""
 
     def __init__(self, env: gym.Env[Ids, Ids]) -> None:
         self.env = env
@@ -55,7 +51,7 @@ class EnvSlot:
 
     def begin(self, plan: EpisodePlan, index: int) -> None:
         """Starts episode `index`; where its prompt leaves no room to answer, also plays it."""
-        observation, info = self.env.reset(seed=plan.seed, options=plan.options(plan.number(index)))
+        observation, info = self.env.reset(seed=plan.seed, options=plan.options(index))
         self._recorder = EpisodeRecorder(observation, info, index=index, plan=plan)
         self._play_empty()
 
@@ -64,12 +60,7 @@ class EnvSlot:
         return None if self._base is None else self._base.begin_turn(completion.ids)
 
     def play(self, completion: Completion, judged: tuple[TurnContext, Verdict] | None = None) -> None:
-        """Plays one completion.
-
-        Args:
-            completion: The completion.
-            judged: What `turn` made of it and its verdict; None leaves the judging to the environment.
-        """
+        """Plays one completion; `judged` is what `turn` made of it and its verdict, None leaves it to the environment."""
         if self._base is None or judged is None:
             self._step(completion)
         else:
@@ -83,6 +74,8 @@ class EnvSlot:
         self._play_empty()
 
     def _play_empty(self) -> None:
+        # No room for an id: the environment is told so by an empty answer, and ends or goes on; the policy is not
+        # asked.
         while not self.recorder.ended and self.recorder.budget == 0:
             self._step(EMPTY_COMPLETION)
 
@@ -92,11 +85,7 @@ class EnvSlot:
 
 
 def env_slots(env: gym.vector.VectorEnv[Any, Any, Any], who: str) -> list[EnvSlot]:
-    """A slot for each environment of a vector environment that can be played one by one.
-
-    Args:
-        env: The vector environment.
-        who: Who asks, for the message.
+    """A slot for each environment of a vector environment that can be played one by one; `who` asks, for the message.
 
     Raises:
         InvalidValueError: its environments are out of reach (in other processes, or behind a vector wrapper).
@@ -120,15 +109,7 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 def play_batched(
     env: VectorEnv, policy: Policy, plan: EpisodePlan, indices: Sequence[int], keep: Callable[[Episode], None]
 ) -> None:
-    """Plays episodes with one call of the policy and one step of the environment per turn of all that run.
-
-    Args:
-        env: Any vector environment, in any autoreset mode.
-        policy: The policy.
-        plan: What the episodes are.
-        indices: Which are played.
-        keep: Called with each as it ends.
-    """
+    """Plays episodes with one call of the policy and one step of the environment per turn of all that run."""
     slots = _VectorSlots(env, plan)
     release = getattr(policy, "release", None)
     upcoming = iter(indices)
@@ -168,7 +149,7 @@ class _VectorSlots:
 
     def begin(self, slot: int, index: int) -> None:
         """Starts episode `index` in a slot."""
-        observation, info = self._reset(slot, self._plan.number(index))
+        observation, info = self._reset(slot, index)
         self.recorders[slot] = EpisodeRecorder(observation, info, index=index, plan=self._plan)
 
     def retire(self, slot: int) -> None:
@@ -198,6 +179,8 @@ class _VectorSlots:
                 if over:
                     self.retire(slot)
                 continue
+            # With SAME_STEP the observation is the next episode's already; the last one of this episode is in the
+            # infos.
             final = over and self._same_step
             observation = infos["final_obs"][slot] if final else observations[slot]
             info = info_of(infos["final_info"] if final else infos, slot)
@@ -221,12 +204,13 @@ class _VectorSlots:
             raise InvalidValueError(f"policy {policy!r} returned {len(found)} completions for {len(asked)} contexts")
         return {**dict.fromkeys(recorders, EMPTY_COMPLETION), **dict(zip(asked, found, strict=True))}
 
-    def _reset(self, slot: int, number: int) -> tuple[Any, dict[str, Any]]:
+    def _reset(self, slot: int, index: int) -> tuple[Any, dict[str, Any]]:
+        # Gymnasium resets a single place by a mask; seeds and options go to every place, and count for this one alone.
         mask = np.zeros(self._env.num_envs, np.bool_)
         mask[slot] = True
         observations, infos = self._env.reset(
             seed=[self._plan.seed] * self._env.num_envs,  # type: ignore[arg-type]  # Gymnasium takes lists, its type does not
-            options={"reset_mask": mask, **self._plan.options(number)},
+            options={"reset_mask": mask, **self._plan.options(index)},
         )
         self._fresh[slot] = True
         return np.array(observations[slot]), info_of(infos, slot)
@@ -255,20 +239,14 @@ def play_streaming(
     indices: Iterable[int],
     keep: Callable[[Episode], None],
 ) -> None:
-    """Plays episodes, each going on as soon as its completion and its verdict are there.
-
-    Args:
-        slots: One per episode that runs at the same time.
-        policy: The policy.
-        plan: What the episodes are.
-        indices: Which are played.
-        keep: Called with each as it ends.
-    """
+    """Plays episodes, each going on as soon as its completion and its verdict are there; `keep` gets each as it ends."""
     stream = _Stream(slots, policy, plan, indices, keep)
     try:
         stream.run()
     finally:
-        stream.cancel()
+        # After an error: requests under way are dropped, verdicts that come later are ignored.
+        for ticket in stream.asked:
+            policy.cancel(ticket)
 
 
 class _Stream:
@@ -284,22 +262,17 @@ class _Stream:
     ) -> None:
         self._policy, self._plan, self._upcoming, self._keep = policy, plan, iter(indices), keep
         self._idle = deque(slots)
-        self._asked: dict[int, EnvSlot] = {}
+        self.asked: dict[int, EnvSlot] = {}
         self._judging: dict[Future[Verdict], _Answer] = {}
 
     def run(self) -> None:
         """Plays all episodes to their ends."""
         self._begin()
-        while self._asked or self._judging:
-            if self._asked:
+        while self.asked or self._judging:
+            if self.asked:
                 self._judge(self._advance())
             self._settle()
             self._begin()
-
-    def cancel(self) -> None:
-        """Drops the requests under way (after an error); verdicts that come later are ignored."""
-        for ticket in self._asked:
-            self._policy.cancel(ticket)
 
     def _begin(self) -> None:
         while self._idle and (index := next(self._upcoming, None)) is not None:
@@ -317,19 +290,20 @@ class _Stream:
             self._keep(recorder.episode())
         else:
             ticket = self._policy.submit(recorder.context, max_tokens=recorder.budget, seed=recorder.turn_seed)
-            self._asked[ticket] = slot
+            self.asked[ticket] = slot
 
     def _advance(self) -> list[tuple[EnvSlot, Completion]]:
         """The completions that have ended since the last call, with their slots."""
+        # Decoding goes on while a judge thinks, and looks up every few steps.
         steps = STEPS_BETWEEN_LOOKS if self._judging else None
         ended = self._policy.advance(steps) if steps else self._policy.advance()
-        unknown = [ticket for ticket, _ in ended if ticket not in self._asked]
+        unknown = [ticket for ticket, _ in ended if ticket not in self.asked]
         if unknown or not (ended or self._judging):
             raise PolicyError(
                 f"advance() of {self._policy!r} must return completions of requests that were submitted, got"
-                f" {f'tickets {unknown}' if unknown else 'none'} with {len(self._asked)} requests waiting"
+                f" {f'tickets {unknown}' if unknown else 'none'} with {len(self.asked)} requests waiting"
             )
-        return [(self._asked.pop(ticket), completion) for ticket, completion in ended]
+        return [(self.asked.pop(ticket), completion) for ticket, completion in ended]
 
     def _judge(self, ended: Sequence[tuple[EnvSlot, Completion]]) -> None:
         """Judges what ended together in one call per verifier, and waits for a moment where nothing else is judged."""
@@ -341,6 +315,7 @@ class _Stream:
                 self._go_on(slot)
             else:
                 batches.setdefault(verifier, []).append((slot, completion, context))
+        # A rule-based verdict takes milliseconds: waiting for it keeps batches the same in every run.
         patient = not self._judging and not any(verifier.is_async for verifier in batches)
         for verifier, answers in batches.items():
             futures = verifier.submit_turns([context for *_, context in answers])
@@ -350,7 +325,7 @@ class _Stream:
 
     def _settle(self) -> None:
         """Plays the turns whose verdicts have come; waits for some where there is nothing else to do."""
-        if self._judging and not self._asked:
+        if self._judging and not self.asked:
             wait(self._judging, return_when=FIRST_COMPLETED)
         for future in [future for future in self._judging if future.done()]:
             slot, completion, context = self._judging.pop(future)
@@ -385,15 +360,7 @@ def play_asyncio(
     indices: Sequence[int],
     keep: Callable[[Episode], None],
 ) -> None:
-    """Plays episodes in an event loop of its own, and returns when they have ended.
-
-    Args:
-        slots: One per episode that runs at the same time.
-        policy: The policy.
-        plan: What the episodes are.
-        indices: Which are played.
-        keep: Called with each as it ends.
-    """
+    """Plays episodes in an event loop of its own, and returns when they have ended; `keep` gets each as it ends."""
 
     async def play() -> None:
         stream = stream_asyncio(slots, policy, plan, indices, max_waiting=len(slots))
@@ -448,21 +415,12 @@ async def stream_asyncio(
     max_waiting: int,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncGenerator[Episode, None]:
-    """Plays episodes concurrently and yields each as it finishes.
+    """Plays episodes concurrently and yields each as it finishes; with `max_waiting` not yet taken, the others wait.
 
-    Args:
-        slots: One per episode that runs at the same time.
-        policy: The policy.
-        plan: What the episodes are.
-        indices: Which are played.
-        max_waiting: With this many finished episodes not yet taken, the others wait.
-        on_progress: Called as each episode finishes.
-
-    Yields:
-        Episodes, in the order in which they finish. Where an episode fails, those that had finished come first, then the
-        error is raised.
+    Where an episode fails, those that had finished come first, then the error is raised.
     """
     collection = _Collection(policy, plan, iter(indices), max_waiting)
+    # All tasks draw from one iterator of indices: whichever is free takes the next episode.
     tasks = [asyncio.create_task(collection.work(slot)) for slot in slots[: len(indices)]]
     try:
         tokens = 0
@@ -512,6 +470,7 @@ class _Collection:
             while not getter.done():
                 pending = [task for task in tasks if not task.done()]
                 failed = [task for task in tasks if task.done() and not task.cancelled() and task.exception()]
+                # Episodes that had finished come first; one turn of the loop lets a queued one reach the getter.
                 if failed and self._queue.empty():
                     await asyncio.sleep(0)
                     if not getter.done():

@@ -46,7 +46,9 @@ def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
     from mathturn_gym.episodes.packing import Pieces
 
     target = _checked(path)
+    # Facts go through the same checks as episodes in files: one schema, one reader.
     records = [facts_to_record(facts.blank()) for facts in batch.facts]
+    # As a tensor of bytes: safetensors refuses headers above 100 MB.
     text = json.dumps(records, allow_nan=False, separators=(",", ":")).encode()
     sizes = np.array([[facts.size, len(facts.tail)] for facts in batch.facts], np.int64).reshape(-1, 2)
     tails = np.concatenate([np.zeros(0, np.int64), *(facts.tail for facts in batch.facts)])

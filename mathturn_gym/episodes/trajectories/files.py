@@ -36,17 +36,17 @@ _BLOCK: Final = 1 << 16
 MAX_LINE: Final = 64 * 2**20
 """Bytes that a line of a file of episodes may have, unpacked: about two million tokens. Longer ones are not read into memory."""
 
+# Bytes that are kept of a line that is no episode.
 _KEPT: Final = 1 << 16
-"""Bytes that are kept of a line that is no episode."""
 
+# Bytes that a batch of rows may have.
 _AT_ONCE: Final = 256 * 2**20
-"""Bytes that a batch of rows may have."""
 
+# Bad rows after which a file that holds more of them than of episodes is given up: 20 million fit into 234 kB of gzip.
 _MOST_BAD: Final = 10_000
-"""Bad rows after which a file that holds more of them than of episodes is given up: 20 million fit into 234 kB of gzip."""
 
+# Bad rows that are logged one by one, and whose content is kept.
 _SHOWN: Final = 100
-"""Bad rows that are logged one by one, and whose content is kept."""
 
 _END: Final = object()
 
@@ -144,6 +144,7 @@ class EpisodeReader(Iterable[Episode]):
         except (ValueError, OSError) as error:  # pyarrow's errors derive from these
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
         check_table_schema(schema, str(self.path), named=True)
+        # Other columns may be as large as their writer likes: they are not even read.
         columns = [name for name in table_schema().names if name in schema.names]
         batches = bounded_batches(self.path, batch_size=self.batch_size, most=_AT_ONCE, columns=columns)
         while True:
@@ -225,6 +226,7 @@ class EpisodeWriter:
         if not self.path.parent.is_dir():
             raise InvalidValueError(f"path must be in a folder that is there, got {str(self.path)!r}")
         with storage_errors(self.path):
+            # A killed process leaves half a line: appended to, it would spoil the next episode, too.
             _cut_torn_line(self.path)
             self._stream = io.TextIOWrapper(open_regular(self.path, "ab"), encoding="utf-8", newline="")
 

@@ -231,8 +231,10 @@ def _field(record: Mapping[str, Any], name: str) -> Any:
 
 def _typed(record: Mapping[str, Any], name: str, kind: type) -> Any:
     value = _field(record, name)
+    # JSON writers of other languages write 1.0 as 1.
     if kind is float and type(value) is int:
         value = float(value)
+    # By type and not isinstance: True is an int in Python, and "index": true is a mistake in a file.
     if type(value) is not kind:
         raise InvalidEpisodeError(f"{name} must be of type {kind.__name__}, got {value!r}")
     return value

@@ -14,6 +14,7 @@ from mathturn_gym.episodes.trajectories.records import SCHEMA, SCHEMA_VERSION, b
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError
 from mathturn_gym.types import Episode
 
+# Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none).
 _NUMBERS: Final[dict[str, str]] = {
     "ids": "int64",
     "loss_mask": "bool",
@@ -23,10 +24,9 @@ _NUMBERS: Final[dict[str, str]] = {
     "turn_ends": "int64",
     "rewards": "double",
 }
-"""Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none)."""
 
+# Columns that a table need not have.
 _MAY_LACK: Final = frozenset({"prompt", "responses", "gold", "budgets", "token_values", "segment_starts", "support"})
-"""Columns that a table need not have."""
 
 
 def require_pyarrow() -> Any:
@@ -116,6 +116,7 @@ def _list_column(arrays: Sequence[npt.NDArray[Any]], kind: Any) -> Any:
     pa = require_pyarrow()
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    # Arrow lists have 32-bit offsets.
     if offsets[-1] >= 2**31:
         raise InvalidValueError(f"{int(offsets[-1])} ids do not fit in one Arrow table: write fewer episodes at once")
     flat = np.concatenate(arrays) if len(arrays) else np.zeros(0)
@@ -229,6 +230,7 @@ def _rows(column: Any) -> Callable[[str, int], npt.NDArray[Any]]:
     """A function from (name, row) to that row's numbers, which refuses nulls."""
     offsets, values = column.offsets.to_numpy(), column.values
     gaps = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    # Nulls would turn integers into floats on the way to NumPy; rows that have any are refused below.
     numbers = (values.fill_null(0) if gaps is not None else values).to_numpy(zero_copy_only=False)
 
     def read(name: str, row: int) -> npt.NDArray[Any]:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from mathturn_gym.neighbors.areal.dialogue import ArealDialogue, areal_feedback
     from mathturn_gym.neighbors.areal.environment import ArealProblems, MathCodeSingleStepEnv
     from mathturn_gym.neighbors.areal.episodes import to_episode, to_sequence_sample
-    from mathturn_gym.neighbors.areal.logs import TrajectoryLog
     from mathturn_gym.neighbors.areal.protocol import (
         BundledGenerationOutputs,
-        EnvironmentService,
         GenerationHyperparameters,
-        MicroBatchSpec,
         ReplyError,
         make_agent,
         make_env,
@@ -32,51 +29,20 @@ if TYPE_CHECKING:
         register_environment,
     )
     from mathturn_gym.neighbors.areal.sample import SequenceSample, ValidationError, prompt_sample
-    from mathturn_gym.neighbors.areal.worker import AgentWorker, AsyncBatchPolicy, Job, JobResult
-
-_HOME: Final = {
-    "AgentWorker": "worker",
-    "ArealDialogue": "dialogue",
-    "ArealProblems": "environment",
-    "AsyncBatchPolicy": "worker",
-    "BundledGenerationOutputs": "protocol",
-    "EnvironmentService": "protocol",
-    "GenerationHyperparameters": "protocol",
-    "Job": "worker",
-    "JobResult": "worker",
-    "MathCodeSingleStepEnv": "environment",
-    "MathMultiTurnAgent": "agent",
-    "MicroBatchSpec": "protocol",
-    "ReplyError": "protocol",
-    "SequenceSample": "sample",
-    "TrajectoryLog": "logs",
-    "ValidationError": "sample",
-    "areal_feedback": "dialogue",
-    "make_agent": "protocol",
-    "make_env": "protocol",
-    "prompt_sample": "sample",
-    "register_agent": "protocol",
-    "register_environment": "protocol",
-    "to_episode": "episodes",
-    "to_sequence_sample": "episodes",
-}
+    from mathturn_gym.neighbors.areal.worker import AgentWorker, Job, JobResult
 
 __all__ = [
     "AgentWorker",
     "ArealDialogue",
     "ArealProblems",
-    "AsyncBatchPolicy",
     "BundledGenerationOutputs",
-    "EnvironmentService",
     "GenerationHyperparameters",
     "Job",
     "JobResult",
     "MathCodeSingleStepEnv",
     "MathMultiTurnAgent",
-    "MicroBatchSpec",
     "ReplyError",
     "SequenceSample",
-    "TrajectoryLog",
     "ValidationError",
     "areal_feedback",
     "make_agent",
@@ -90,4 +56,16 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "agent": "MathMultiTurnAgent",
+            "dialogue": "ArealDialogue areal_feedback",
+            "environment": "ArealProblems MathCodeSingleStepEnv",
+            "episodes": "to_episode to_sequence_sample",
+            "protocol": "BundledGenerationOutputs GenerationHyperparameters ReplyError"
+            " make_agent make_env register_agent register_environment",
+            "sample": "SequenceSample ValidationError prompt_sample",
+            "worker": "AgentWorker Job JobResult",
+        },
+    )

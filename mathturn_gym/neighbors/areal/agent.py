@@ -126,6 +126,7 @@ class MathMultiTurnAgent:
         Raises:
             Exception: with `compat=True` what the original raises (see `collect_original`), else `collect_repaired`'s.
         """
+        # The original resets its environment before every query, stateless or not.
         await env.reset()
         collect = collect_original if self.compat else collect_repaired
         return await collect(self, prompt, env, obs_queue, act_queue)
@@ -174,6 +175,7 @@ async def collect_original(
         await obs_queue.put((qid, context, agent.gconfig))
         reply = await act_queue.get()
         answers = answers_after_prompt(tokenizer, reply.seqs, reply.prompt_ids)
+        # Overwritten each turn, so that the log shows the last prompt for every turn (defect 11).
         prompt_text = decode_batch(tokenizer, [reply.prompt_ids])[0]
         _, success, *_ = await env.step((qid, answers))
         worth = [affine_reward(float(score), agent.reward_bias, agent.reward_scaling) for score in success]
@@ -198,8 +200,7 @@ async def collect_original(
             version_ends=trajectory.version_end,
         )
     returns = discounted_sums(np.array([rewards], np.float64), agent.turn_level_discount)[0].tolist()
-    task_ids = prompt.data["task_ids"] if "task_ids" in prompt.keys else None
-    return [trajectory.sample(returns, agent.num_turns, task_ids)]
+    return [trajectory.sample(returns, agent.num_turns, _task_ids(prompt))]
 
 
 # ---- how a trajectory is collected with the original's interface and without its defects (`compat=False`)
@@ -225,7 +226,7 @@ async def collect_repaired(
     """
     assert agent.dialogue is not None
     qid, context = _prompt(prompt, agent.dialogue.vocab_size)
-    trajectory = Trajectory(qid, context.tolist(), _milliseconds(agent.clock()))
+    trajectory = Trajectory(qid, context.tolist(), int(check_float("clock()", agent.clock(), low=0.0) * 1000))
     played: list[tuple[BundledGenerationOutputs, str, Verdict]] = []
     rewards: list[float] = []
     for turn in range(agent.num_turns):
@@ -235,6 +236,7 @@ async def collect_repaired(
         answer = agent.dialogue.response(context, completion.ids)
         verdict = await _judge(env, qid, answer)
         rewards.append(turn_reward(verdict.value, bias=agent.reward_bias, scaling=agent.reward_scaling))
+        # Made again from the checked completion: what a reply says twice (prompt in seqs and prompt_ids) now agrees.
         reply = BundledGenerationOutputs.from_completion(qid, context.tolist(), completion)
         trajectory.add(reply)
         played.append((reply, answer, verdict))
@@ -268,10 +270,6 @@ def _task_ids(prompt: Any) -> torch.Tensor | None:
     return value
 
 
-def _milliseconds(seconds: float) -> int:
-    return int(check_float("clock()", seconds, low=0.0) * 1000)
-
-
 def _check_ids(name: str, ids: Ids, vocab_size: int, error: type[InvalidValueError]) -> None:
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise error(f"{name} must be one row of integers, got {ids.dtype} of shape {ids.shape}")
@@ -287,6 +285,7 @@ def _completion(reply: Any, context: Ids, vocab_size: int, who: str) -> Completi
         if name != "prompt_ids" and len(getattr(reply, name)) != 1:
             raise ReplyError(f"{who}: {name} must have one entry (gconfig.n is 1), got {getattr(reply, name)!r}")
     size = len(context)
+    # An empty list would become float64, which no id is.
     sequence = np.asarray(reply.seqs[0], dtype=None if len(reply.seqs[0]) else np.int64)
     _check_ids(f"{who}: seqs[0]", sequence, vocab_size, ReplyError)
     if not np.array_equal(np.asarray(reply.prompt_ids), context) or not np.array_equal(sequence[:size], context):
@@ -320,6 +319,7 @@ async def _judge(env: EnvironmentService, qid: str, answer: str) -> Verdict:
     try:
         _, success, *_ = result
         (score,) = success
+        # A score above 1, or NaN, would become a reward without a word.
         score = check_float("score", float(score), low=0.0, high=1.0)
     except (TypeError, ValueError) as error:
         raise InvalidValueError(

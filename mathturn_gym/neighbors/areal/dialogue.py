@@ -31,12 +31,7 @@ PROMPT_IDS: Final = "prompt_token_ids"
 
 
 def spliced_feedback_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids that the original appended after a turn.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer with a chat template.
-        text: What the user says.
-    """
+    """The ids that the original appended after a turn in which the user says `text`."""
     rendered = tokenizer.apply_chat_template(
         [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
     )
@@ -45,11 +40,6 @@ def spliced_feedback_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def answers_after_prompt(tokenizer: Tokenizer, sequences: Sequence[Any], prompt_ids: Iterable[int]) -> list[str]:
     """The texts that the original took for the answers: after the prompt's text, up to where it recurs.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer.
-        sequences: Ids of prompt and completion, one entry per completion.
-        prompt_ids: Ids of the prompt.
 
     Raises:
         IndexError: the prompt's text is not in the sequence's (a character split between prompt and completion).
@@ -78,11 +68,8 @@ class ArealDialogue(Dialogue):
         if given is None:
             return super().problem_ids(problem)
         ids = np.asarray(given)
-        if (
-            ids.ndim != 1
-            or ids.dtype.kind not in "iu"
-            or not 0 <= ids.min(initial=0) <= ids.max(initial=0) < (self.vocab_size)
-        ):
+        whole = ids.ndim == 1 and ids.dtype.kind in "iu"
+        if not whole or not 0 <= ids.min(initial=0) <= ids.max(initial=0) < self.vocab_size:
             raise InvalidValueError(
                 f"Problem.metadata[{PROMPT_IDS!r}] must be a list of ids in [0, {self.vocab_size}), got {given!r} for"
                 f" problem {problem.id!r}"
@@ -91,6 +78,7 @@ class ArealDialogue(Dialogue):
 
     def response(self, context: Ids, completion_ids: Ids) -> str:
         """The text that the original sent to the verifier, "" where it raised."""
+        # The whole sequence is decoded, and its prompt cut off as text: this is what loses answers (defects 3 to 6).
         sequence = [*context.tolist(), *completion_ids.tolist()]
         try:
             return answers_after_prompt(self.tokenizer, [sequence], context.tolist())[0]

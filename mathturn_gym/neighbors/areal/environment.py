@@ -42,9 +42,6 @@ class ArealProblems(ProblemFile):
         return super().read(row)
 
 
-# ---- the original's `math-code-single-step` environment: its mathematics task, judged by our verifier
-
-
 class MathCodeSingleStepEnv(EnvironmentService):
     """Judges answers to the problems of an AReaL data set.
 
@@ -78,6 +75,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
             InvalidValueError: the action is no pair of a query id and a list of texts, or there is no such query.
         """
         query, answers = _checked(action)
+        # AReaL numbers the repetitions of a query behind an "@".
         problem = self.problems.by_id(query.split("@")[0])
         try:
             turns = [TurnContext(problem, 0, 1, answer) for answer in answers]

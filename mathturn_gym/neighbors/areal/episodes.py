@@ -20,11 +20,11 @@ from mathturn_gym.neighbors.areal.sample import (
 )
 from mathturn_gym.types import NO_VERSION, Episode, Status, StopReason, Verdict
 
+# Key of a sample's metadata: what the tensors do not say of an episode.
 _FACTS: Final = "mathturn_gym.episode"
-"""Key of a sample's metadata: what the tensors do not say of an episode."""
 
+# Key of an episode's metadata: what an episode has no field for.
 _AREAL: Final = "areal"
-"""Key of an episode's metadata: what an episode has no field for."""
 
 
 def to_sequence_sample(
@@ -86,6 +86,7 @@ def _packed(episode: Episode) -> dict[str, Any]:
             " log-prob of its first id"
         )
     batch = pack([episode], layout="turns", form="varlen", advantages=[np.zeros(episode.num_turns)])
+    # The format has a log-prob for every id but the first of each sequence.
     follows = torch.ones(batch.num_tokens, dtype=torch.bool)
     follows[batch.cu_seqlens[:-1].long()] = False
     return {
@@ -196,6 +197,7 @@ def to_episode(
 
 
 def _raw_rewards(returns: np.ndarray[Any, np.dtype[np.float32]], discount: float) -> np.ndarray[Any, Any]:
+    # G[k] = r[k] + discount * G[k+1], solved for the reward.
     following = np.append(returns[1:], np.float32(0)).astype(np.float64)
     return returns.astype(np.float64) - discount * following
 

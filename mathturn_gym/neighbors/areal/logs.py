@@ -136,6 +136,7 @@ class TrajectoryLog:
             texts.append(_text_block(place, turn))
             lines.append(json.dumps({**place, **_record(turn)}, ensure_ascii=False, allow_nan=False) + "\n")
         for version, (texts, lines) in blocks.items():
+            # A folder per version of the weights: the original's readers look there.
             stem = self.folder / str(int(version)) / file_stem(qid)
             stem.parent.mkdir(parents=True, exist_ok=True)
             append_block(stem.with_name(stem.name + ".txt"), "".join(texts))
@@ -148,7 +149,9 @@ def file_stem(qid: str) -> str:
     >>> file_stem("q8@idx:8-0"), file_stem("math/17"), file_stem("../up"), file_stem("..")
     ('q8@idx:8-0', 'math%2F17', '%2E.%2Fup', '%2E.')
     """
+    # Percent-encoding: a different name for every id, readable, and never a path that leaves the folder (defect 13).
     name = quote(qid, safe="@:+=,~ ()")
+    # "..", hidden files, and the empty id: quote() leaves dots alone.
     if name.startswith(".") or not name:
         name = "%2E" + name[1:] if name else "%"
     if len(name) <= _LONGEST_STEM:

@@ -23,13 +23,8 @@ async def in_thread(function: Callable[..., T], *args: Any, timeout: float | Non
     `asyncio.to_thread` shares a handful of threads, so that a few calls that hang would stop everybody's, and waits
     for them when the loop ends. Here a call that never returns costs one sleeping thread.
 
-    Args:
-        function: Called with `args`.
-        *args: Its arguments.
-        timeout: Seconds to wait for it, or None; the thread itself cannot be stopped.
-
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: it took longer than `timeout` seconds; the thread itself cannot be stopped.
         Exception: whatever the function raises.
     """
     loop = asyncio.get_running_loop()
@@ -157,6 +152,7 @@ class GenerationHyperparameters:
         if not 0.0 < check_float("gconfig.top_p", self.top_p) <= 1.0:
             raise InvalidValueError(f"gconfig.top_p must be in (0, 1], got {self.top_p!r}")
         if check_float("gconfig.temperature", self.temperature, low=0.0) == 0.0:
+            # Temperature 0 is greedy decoding; servers divide by the temperature, so it must not stay 0.
             object.__setattr__(self, "greedy", True)
             object.__setattr__(self, "temperature", 1.0)
 
@@ -257,10 +253,15 @@ class MicroBatchSpec:
 # ---- registries
 
 Factory: TypeAlias = "Callable[..., Any]"
-_BUILT_IN_AGENTS: Final = {"math-multi-turn": ("mathturn_gym.neighbors.areal.agent", "MathMultiTurnAgent")}
-_BUILT_IN_ENVS: Final = {"math-code-single-step": ("mathturn_gym.neighbors.areal.environment", "MathCodeSingleStepEnv")}
-_AGENTS: dict[str, Factory] = {}
-_ENVS: dict[str, Factory] = {}
+
+
+def _built_in(module: str, name: str) -> Factory:
+    """A factory of this package; its module, and torch with it, is loaded by the first call."""
+    return lambda **arguments: getattr(import_module(f"mathturn_gym.neighbors.areal.{module}"), name)(**arguments)
+
+
+_AGENTS: Final[dict[str, Factory]] = {"math-multi-turn": _built_in("agent", "MathMultiTurnAgent")}
+_ENVS: Final[dict[str, Factory]] = {"math-code-single-step": _built_in("environment", "MathCodeSingleStepEnv")}
 
 
 def register_agent(name: str, factory: Factory) -> None:
@@ -269,7 +270,7 @@ def register_agent(name: str, factory: Factory) -> None:
     Raises:
         InvalidValueError: the name is taken.
     """
-    _register("agent", name, factory, _AGENTS, _BUILT_IN_AGENTS)
+    _register("agent", name, factory, _AGENTS)
 
 
 def register_environment(name: str, factory: Factory) -> None:
@@ -278,7 +279,7 @@ def register_environment(name: str, factory: Factory) -> None:
     Raises:
         InvalidValueError: the name is taken, or has a "/" in it.
     """
-    _register("environment", name, factory, _ENVS, _BUILT_IN_ENVS)
+    _register("environment", name, factory, _ENVS)
 
 
 def make_agent(config: Any, **kwargs: Any) -> Any:
@@ -287,7 +288,7 @@ def make_agent(config: Any, **kwargs: Any) -> Any:
     Raises:
         InvalidValueError: unknown name (the nearest is suggested).
     """
-    return _make("agent", config, kwargs, _AGENTS, _BUILT_IN_AGENTS)
+    return _make("agent", config, kwargs, _AGENTS)
 
 
 def make_env(config: Any, **kwargs: Any) -> Any:
@@ -296,33 +297,22 @@ def make_env(config: Any, **kwargs: Any) -> Any:
     Raises:
         InvalidValueError: unknown name (the nearest is suggested).
     """
-    return _make("environment", config, kwargs, _ENVS, _BUILT_IN_ENVS)
+    return _make("environment", config, kwargs, _ENVS)
 
 
-def _register(
-    kind: str, name: str, factory: Factory, table: dict[str, Factory], built_in: Mapping[str, tuple[str, str]]
-) -> None:
+def _register(kind: str, name: str, factory: Factory, table: dict[str, Factory]) -> None:
     if not isinstance(name, str) or not name or "/" in name:
         raise InvalidValueError(f"{kind} name must be a text without '/', got {name!r}")
-    if name in table or name in built_in:
+    if name in table:
         raise InvalidValueError(f"{kind} name {name!r} is taken; choose another")
     if not callable(factory):
         raise InvalidValueError(f"{kind} {name!r} must be a class or a callable, got {factory!r}")
     table[name] = factory
 
 
-def _make(
-    kind: str,
-    config: Any,
-    kwargs: Mapping[str, Any],
-    table: Mapping[str, Factory],
-    built_in: Mapping[str, tuple[str, str]],
-) -> Any:
+def _make(kind: str, config: Any, kwargs: Mapping[str, Any], table: Mapping[str, Factory]) -> Any:
     name: Any = config if isinstance(config, str) else getattr(config, "type_", None)
     arguments = {**({} if isinstance(config, str) else getattr(config, "args", {})), **kwargs}
-    if name in table:
-        return table[name](**arguments)
-    if name in built_in:
-        module, attribute = built_in[name]
-        return getattr(import_module(module), attribute)(**arguments)
-    raise_unknown_name(kind, name, [*table, *built_in])
+    if name not in table:
+        raise_unknown_name(kind, name, list(table))
+    return table[name](**arguments)

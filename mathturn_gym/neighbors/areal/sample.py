@@ -166,6 +166,7 @@ class SequenceSample:
     @classmethod
     def _unique_or_not(cls, **parts: Any) -> SequenceSample:
         """A sample whose ids may come twice; everything else is checked."""
+        # Past __init__, which refuses ids that come twice: a batch of two epochs has them.
         sample = cls.__new__(cls)
         sample.__dict__.update(parts)
         sample._check()
@@ -210,6 +211,7 @@ class SequenceSample:
         Raises:
             ValidationError: an item is longer than `max_tokens_per_mb`, or there are fewer items than parts.
         """
+        # Rewards have one entry a turn, ids thousands: the longest key decides what fits a device.
         key = max(self.seqlens, key=self._total)
         lengths = [sum(lens) for lens in self.seqlens[key]]
         least = check_int("n_mbs", spec.n_mbs, low=1)
@@ -318,6 +320,7 @@ _FIELDS = ("ids", "keys", "trailing_shapes", "dtypes", "seqlens", "data", "metad
 def _lengths(key: str, lens: Sequence[Sequence[int]]) -> list[list[int]]:
     """A key's lengths as lists of ints, or an error that names it."""
     try:
+        # operator.index takes NumPy's and torch's integers, and refuses 3.0, which a shape cannot be.
         result = [[operator.index(length) for length in inner] for inner in lens]
     except TypeError:
         result = [[-1]]
@@ -355,6 +358,7 @@ def _allocate(lengths: Sequence[int], capacity: int, least: int) -> list[list[in
     """Longest first, into the group with room that has fewest members (of those, fewest tokens)."""
     groups: list[list[int]] = []
     totals: list[int] = []
+    # Stable, as in the original: micro-batches of equal lengths keep their order, and a run can be repeated.
     for index in np.argsort([-length for length in lengths], kind="stable").tolist():
         length = lengths[index]
         room = [g for g, total in enumerate(totals) if total + length <= capacity]
@@ -386,13 +390,7 @@ TRAJECTORY_DTYPES: Final[dict[str, torch.dtype]] = {
 
 
 class Trajectory:
-    """Collects a policy's replies, turn by turn; nothing is checked until `sample`.
-
-    Args:
-        qid: The query id.
-        prompt_ids: Ids of the first observation.
-        birth_time: Milliseconds since the epoch.
-    """
+    """Collects a policy's replies, turn by turn; nothing is checked until `sample`, as in the original."""
 
     def __init__(self, qid: str, prompt_ids: Sequence[int], birth_time: int) -> None:
         self.qid = qid
@@ -418,12 +416,7 @@ class Trajectory:
         self.seqlens.append(length)
 
     def sample(self, returns: Sequence[float], num_turns: int, task_ids: torch.Tensor | None = None) -> SequenceSample:
-        """The `SequenceSample`; K sequences in one item.
-
-        Args:
-            returns: K discounted returns.
-            num_turns: K.
-            task_ids: int64 (1,), or None.
+        """The `SequenceSample`; K sequences in one item, with K discounted returns.
 
         Raises:
             ValidationError: the replies do not fit each other, a log-prob too many for example.
@@ -448,14 +441,7 @@ class Trajectory:
 def trajectory_sample(
     qid: str, values: Mapping[str, Any], lengths: Sequence[int], num_turns: int, metadata: dict[str, Any] | None = None
 ) -> SequenceSample:
-    """A trajectory's `SequenceSample` from what stands under each key.
-
-    Args:
-        qid: The query id.
-        values: Lists, arrays or tensors, one for each key of `TRAJECTORY_DTYPES`; copied.
-        lengths: K lengths of the sequences.
-        num_turns: K.
-        metadata: Of the sample.
+    """A trajectory's `SequenceSample` from K lengths, and a list, array or tensor for each key of `TRAJECTORY_DTYPES`.
 
     Raises:
         ValidationError: the values do not fit the lengths.

@@ -116,6 +116,7 @@ class AgentWorker:
         self._asynchronous = inspect.iscoroutinefunction(self._policy.complete)
         self._max_agents = check_int("max_agents", max_agents, low=1)
         self._max_batch = None if max_batch is None else check_int("max_batch", max_batch, low=1)
+        # A policy in a thread owns a model and its caches: one batch at a time.
         self._max_batches = check_int("max_batches", max_batches, low=1) if self._asynchronous else 1
         self._timeout = None if timeout is None else check_float("timeout", timeout, low=1e-3)
         self._seed = check_int("seed", seed, low=0)
@@ -148,6 +149,7 @@ class AgentWorker:
             raise EpisodeStateError("submit() outside `async with AgentWorker(policy) as worker`: it is not running")
         if job.timeout is not None:
             check_float("Job.timeout", job.timeout, low=1e-3)
+        # By order of submission: the samples of a job do not depend on which others run.
         number, self._submitted = self._submitted, self._submitted + 1
         task = asyncio.create_task(self._collect(job, number if job.seed is None else job.seed))
         self._tasks.add(task)
@@ -245,6 +247,7 @@ class _Link:
         qid, token_ids, gconfig = item
         reply = asyncio.get_running_loop().create_future()
         seed = derive_seed(self._worker._seed, self._job_seed, self._turn)
+        # Counted here and not read from the agent, which may be anybody's.
         self._turn += 1
         self._replies.put_nowait(reply)
         self._worker._ask(_Request(seed, qid, list(token_ids), int(gconfig.max_new_tokens), reply))

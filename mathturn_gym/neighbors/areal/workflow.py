@@ -90,14 +90,9 @@ class MathTurnWorkflow(RolloutWorkflow):
         return to_areal(await self._player.play(problem, generate), discount=self._player.discount)
 
 
+# The whole problem travels in its row: rollout workers on other machines read no problem files.
 def dataset_rows(problems: ProblemsLike, size: int | None = None, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows for AReaL's data loader, each with its whole problem.
-
-    Args:
-        problems: See `load_problems`.
-        size: How many different problems; None takes all of a list.
-        seed: Of the stream of a source that has no end.
-    """
+    """Rows for AReaL's data loader, each with its whole problem; see `chosen_problems` for the arguments."""
     return [
         {
             "messages": [{"role": "user", "content": problem.prompt}],

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from inspect_ai.scorer import Score
 
 _KEY: Final = "mathturn_gym"
+# Where an episode stood: Inspect gives samples back in another order.
 _PLACE: Final = "mathturn_gym.place"
-"""Where an episode stood: Inspect gives samples back in another order."""
 _SCORER: Final = "mathturn"
 _PER_TOKEN: Final = ("ids", "logprobs", "versions")
 
@@ -85,6 +85,7 @@ def to_inspect(
     seen: Counter[str] = Counter()
     samples: list[EvalSample] = []
     for episode in episodes:
+        # Inspect calls repetitions of one sample epochs, and wants them numbered.
         seen[episode.problem_id] += 1
         sample = _sample(episode, seen[episode.problem_id], model, texts)
         sample.metadata[_PLACE] = len(samples)
@@ -192,6 +193,7 @@ def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> Eval
         )
         events.append(ScoreEvent(score=_score(turn), target=gold, intermediate=True, scorer=_SCORER))
         messages.append(output.choices[0].message)
+        # Ids behind the last completion belong to somebody: without a message they would be lost.
         if turn.feedback or follows > end:
             messages.append(ChatMessageUser(content=turn.feedback, metadata=_part(record, end, follows)))
     reward = float(episode.rewards.sum())

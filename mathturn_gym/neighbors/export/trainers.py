@@ -61,6 +61,7 @@ def to_trl(
         (stream,) = _streams(episode, None if missing_logprobs else "TRL")
         ids, mask = stream.ids.tolist(), stream.mask.astype(int).tolist()
         known |= bool(np.any(stream.mask & ~np.isnan(stream.logprobs)))
+        # NaN is not equal to itself: JSON and TRL say None.
         logprobs = [None if value != value else value for value in stream.logprobs.tolist()]
         if not ids:
             if filler is None:
@@ -272,6 +273,7 @@ def _streams(episode: Episode, needs_logprobs: str | None) -> list[_Stream]:
             f"{_name(episode)}, turn {int(turns[missing[0]])}: behavior log-probs are missing (NaN), and "
             f"{needs_logprobs} needs them; sample with a policy that gives log-probs"
         )
+    # A segment without a completion (a prompt re-rendered at the very end) teaches nothing.
     segments = episode.turn_segments
     bounds = []
     for segment, begin in enumerate(episode.segment_starts.tolist()):

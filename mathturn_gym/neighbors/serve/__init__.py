@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mathturn_gym.base.lazy import lazy_exports
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "RemoteEnv", "RemoteVectorEnv", "create_app", "serve"]
 
-_HOME: Final = {
-    "Limits": "limits",
-    "RemoteEnv": "client",
-    "RemoteVectorEnv": "client",
-    "create_app": "app",
-    "serve": "app",
-}
-
-
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_exports(__name__, _HOME)
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "app": "create_app serve",
+            "client": "RemoteEnv RemoteVectorEnv",
+            "limits": "Limits",
+        },
+    )

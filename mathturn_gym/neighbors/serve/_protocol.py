@@ -31,10 +31,13 @@ KEY_SUBPROTOCOL: Final = "mathturn-key."
 """Begins the WebSocket subprotocol that carries an API key in hexadecimal: a browser can send no headers."""
 
 
+_VERDICTS: Final = ("verdict", "reward_verdict", "feedback_verdict")
+
+
 def info_to_record(info: Mapping[str, Any]) -> dict[str, Any]:
     """A `StepInfo` as JSON types."""
-    verdict = info["verdict"]
-    return {**info, "verdict": None if verdict is None else verdict_to_record(verdict)}
+    verdicts = {name: info[name] for name in _VERDICTS if info.get(name) is not None}
+    return {**info, **{name: verdict_to_record(verdict) for name, verdict in verdicts.items()}}
 
 
 def info_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +49,9 @@ def info_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
     True
     """
     info = dict(record)
-    verdict = info["verdict"]
-    info["verdict"] = None if verdict is None else verdict_from_record(verdict, int(info["turn"]) - 1)
+    for name in _VERDICTS:
+        if info.get(name) is not None:
+            info[name] = verdict_from_record(info[name], int(info["turn"]) - 1)
     if "gold" in info:
         info["gold"] = tuple(info["gold"])
     return info

@@ -37,7 +37,7 @@ from mathturn_gym.types import Ids, Problem, StopReason, TurnRecord
 API_KEY_VARIABLE: Final = "MATHTURN_API_KEY"
 """Environment variable with the API key, where none is given."""
 
-_OPTIONS: Final = ("problem_id", "index", "family", "level")
+_OPTIONS: Final = ("problem_id", "index", "family", "level", "episode")
 _NOT_TOLD: Final = "(not told by the server)"
 _Step = tuple[Ids, float, bool, bool, dict[str, Any]]
 
@@ -266,11 +266,12 @@ class RemoteEnv(gym.Env[Ids, Ids]):
         for name in options:
             if name not in _OPTIONS:
                 raise_unknown_name("reset option", name, _OPTIONS)
+        own = {"episode": options["episode"]} if "episode" in options else {}
         if "problem_id" in options:
-            return {"problem_id": str(options["problem_id"])}
+            return {"problem_id": str(options["problem_id"]), **own}
         if "index" in options:
             self._next_index = check_int("options['index']", options["index"], low=0)
-        request: dict[str, Any] = {"seed": self._stream, "index": self._next_index}
+        request: dict[str, Any] = {"seed": self._stream, "index": self._next_index, **own}
         if options.get("level") is not None:
             request["level"] = check_int("options['level']", options["level"], low=0)
         if options.get("family") is not None:

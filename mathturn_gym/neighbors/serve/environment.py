@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover - in an environment of its own
 
 
 _LOG = logging.getLogger(__name__)
-_RESET_OPTIONS: Final = ("split", "index", "problem_id", "family", "level", "send_tokens")
+_RESET_OPTIONS: Final = ("split", "index", "problem_id", "family", "level", "episode", "send_tokens")
 _TASK_SEED: Final = 0
 _ENDLESS_TASKS: Final = 1000
 
@@ -215,7 +215,7 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
         Args:
             seed: Of the stream of problems, as in the environment's `reset`.
             episode_id: A name for `state`; None makes one.
-            **options: `index`, `problem_id`, `family` and `level` as in the environment's `reset`; `split` plays that
+            **options: `index`, `problem_id`, `family`, `level` and `episode` as in the environment's `reset`; `split` plays that
                 split of the problems, and with an `index` and no seed its task of that number; `send_tokens` says which ids
                 observations carry: "all" of the context, the "new" ones (the default), or "none" (for a client that shows
                 observations to a model as they are). It stays as it was chosen.

@@ -14,12 +14,12 @@ from typing import Final
 from mathturn_gym.errors import InvalidValueError, check_int, raise_unknown_name
 from mathturn_gym.problems.base import Endless, ProblemSource, check_split, content_id, split_of
 from mathturn_gym.problems.families._writing import LATEX, PLAIN, Draw
-from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY, FamilySpec, Question
+from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY, Question
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
 
-__all__ = ["FAMILIES", "FORMS", "LEVELS", "NAMES", "Family", "FamilySpec"]
-
+# Entering a family is importing its module. Sorted: a registry in the order of the file system would differ between
+# machines.
 for _module in sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")):
     import_module(f"{__name__}.{_module}")
 
@@ -69,6 +69,7 @@ class Family(Endless):
         level = self.level
         if level is None:
             level = LEVELS[derive_seed("level", self.family, seed, index) % len(LEVELS)]
+        # Both forms ask the same question, so the split is decided by the plain text of either.
         for attempt in range(_ATTEMPTS):
             question = self.spec.draw(Draw("family", self.family, level, seed, index, attempt), level)
             prompt = question.write(PLAIN)

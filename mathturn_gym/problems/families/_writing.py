@@ -16,10 +16,7 @@ _BLOCK = 32
 
 
 class Draw:
-    """Numbers drawn one after the other; they depend on `path` alone (see `derive_seed`).
-
-    Args:
-        path: A place in the tree of seeds.
+    """Numbers drawn one after the other; they depend on `path`, a place in the tree of seeds, alone (see `derive_seed`).
 
     >>> Draw("example").between(1, 6) == Draw("example").between(1, 6)
     True
@@ -39,10 +36,13 @@ class Draw:
 
     def between(self, low: int, high: int) -> int:
         """Uniform in low..high, both included; for spans far below 2^53."""
+        # From a float and not by rejection: one number of the stream for each call, so that later draws do not move
+        # when bounds change.
         return low + math.floor(self.unit() * (high - low + 1))
 
     def nonzero(self, low: int, high: int) -> int:
         """The same without 0 (which must lie in low..high, or just outside it)."""
+        # One value fewer, and those from 0 on moved up by one: uniform, without drawing again.
         number = self.between(low, high - 1) if low <= 0 <= high else self.between(low, high)
         return number + 1 if low <= 0 <= number else number
 
@@ -68,11 +68,7 @@ class Draw:
 
 
 class Writer:
-    """Writes mathematics as LaTeX or as plain text.
-
-    Args:
-        tex: LaTeX.
-    """
+    """Writes mathematics as LaTeX or as plain text."""
 
     __slots__ = ("dot", "infinity", "pi", "tex")
 
@@ -159,12 +155,12 @@ def _atom(part: object) -> str:
     return text if text.isdecimal() or text.isalpha() else f"({text})"
 
 
-def fraction_text(value: Fraction | int) -> str:
-    """`5`, `-3/4`."""
-    return str(value)
-
-
-number_text = fraction_text
+def determinant(rows: Sequence[Sequence[int]]) -> int:
+    """The determinant of a small matrix, by minors along its first row."""
+    if len(rows) == 1:
+        return rows[0][0]
+    minors = ([[*row[:k], *row[k + 1 :]] for row in rows[1:]] for k in range(len(rows)))
+    return sum((-1) ** k * rows[0][k] * determinant(minor) for k, minor in enumerate(minors))
 
 
 def tuple_text(values: Sequence[Fraction | int]) -> str:

@@ -15,11 +15,9 @@ from typing import TypeAlias
 import numpy as np
 
 from mathturn_gym.problems.base import Generator
-from mathturn_gym.problems.families._writing import Draw, Writer, square_root, surd_text, tuple_text
-from mathturn_gym.problems.families.registry import Question, family, generator, whole
+from mathturn_gym.problems.families._writing import Draw, Writer, determinant, square_root, surd_text, tuple_text
+from mathturn_gym.problems.families.registry import Question, exact, family, generator, whole
 from mathturn_gym.types import Problem
-
-__all__: list[str] = []
 
 Text: TypeAlias = Callable[[Writer], str]
 
@@ -29,6 +27,7 @@ def linear(draw: Draw, level: int) -> Question:
     """Linear equations in one unknown."""
     a, b = draw.nonzero(-9, 9), draw.between(-20, 20)
     c, d = draw.nonzero(-9, 9), draw.between(-20, 20)
+    # Equal slopes leave no solution, or all numbers.
     while c == a:
         c = draw.nonzero(-9, 9)
     if level <= 2:
@@ -49,10 +48,8 @@ def linear(draw: Draw, level: int) -> Question:
 
 
 def _solve(left: Text, right: Text, value: Fraction) -> Question:
-    return Question(
-        lambda w: f"Solve for {w('x')}: {w(f'{left(w)} = {right(w)}')}. Give the exact value of {w('x')}.",
-        str(value),
-        int(value) if value.denominator == 1 else None,
+    return exact(
+        lambda w: f"Solve for {w('x')}: {w(f'{left(w)} = {right(w)}')}. Give the exact value of {w('x')}.", value
     )
 
 
@@ -86,6 +83,7 @@ def quadratic(draw: Draw, level: int) -> Question:
     a = 1 if level == 4 else draw.between(2, 5)
     b, c = draw.between(-10, 10), draw.nonzero(-12, 12)
     under = b * b - 4 * a * c
+    # Levels 4 and 5 ask for surds: a square under the root would make the solution rational.
     if under <= 0 or math.isqrt(under) ** 2 == under:
         return quadratic(draw, level)
     outside, inside = square_root(under)
@@ -109,12 +107,13 @@ def systems(draw: Draw, level: int) -> Question:
     rows = [[draw.nonzero(-high, high) for _ in range(size)] for _ in range(size)]
     if level == 1:
         rows[0] = [1, 1]
-    if _determinant(rows) == 0:
+    # Parallel lines: no solution, or many.
+    if determinant(rows) == 0:
         return systems(draw, level)
     if level == 3:
         right = [draw.between(-12, 12) for _ in range(size)]
-        bottom = _determinant(rows)
-        values = [Fraction(_determinant(_replaced(rows, right, k)), bottom) for k in range(size)]
+        bottom = determinant(rows)
+        values = [Fraction(determinant(_replaced(rows, right, k)), bottom) for k in range(size)]
     else:
         values = [Fraction(draw.between(-8, 8)) for _ in range(size)]
         right = [int(sum(c * x for c, x in zip(row, values, strict=True))) for row in rows]
@@ -126,13 +125,6 @@ def systems(draw: Draw, level: int) -> Question:
         return f"Solve the system {', '.join(lines[:-1])} and {lines[-1]}. Give the solution as {unknowns}."
 
     return Question(write, tuple_text(values))
-
-
-def _determinant(rows: list[list[int]]) -> int:
-    if len(rows) == 1:
-        return rows[0][0]
-    minors = ([row[:k] + row[k + 1 :] for row in rows[1:]] for k in range(len(rows)))
-    return sum((-1) ** k * rows[0][k] * _determinant(minor) for k, minor in enumerate(minors))
 
 
 def _replaced(rows: list[list[int]], column: list[int], place: int) -> list[list[int]]:
@@ -319,6 +311,7 @@ def sequences(draw: Draw, level: int) -> Question:
     if level == 4:
         return _recursive(draw)
     top, bottom = draw.between(1, 8), draw.between(2, 9)
+    # The series converges for ratios below 1 only.
     while top >= bottom or math.gcd(top, bottom) > 1:
         top, bottom = draw.between(1, 8), draw.between(2, 9)
     ratio_5 = Fraction(top, bottom) * draw.pick((1, -1))

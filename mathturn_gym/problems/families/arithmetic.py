@@ -13,10 +13,8 @@ import numpy as np
 from mathturn_gym.errors import check_int
 from mathturn_gym.problems.base import Generator
 from mathturn_gym.problems.families._writing import Draw, Writer, tuple_text
-from mathturn_gym.problems.families.registry import Question, family, generator, whole
+from mathturn_gym.problems.families.registry import Question, exact, family, generator, whole
 from mathturn_gym.types import Problem
-
-__all__: list[str] = []
 
 _APPLY: Final[dict[str, Callable[[int, int], int]]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -41,6 +39,7 @@ def _tree(draw: Draw, operations: int, high: int) -> tuple[int, str, int]:
     binds = 2 if sign == "*" else 1
     if left_binds < binds:
         left_text = f"({left_text})"
+    # a - (b - c) needs its parentheses; to a + (b + c) they do no harm.
     if right_binds <= binds and right_binds < 3:
         right_text = f"({right_text})"
     return _APPLY[sign](left, right), f"{left_text} {sign} {right_text}", binds
@@ -71,6 +70,7 @@ def _proper(draw: Draw, bottom: int) -> Fraction:
     return Fraction(draw.coprime(1, 2 * below, below), below)
 
 
+# Precedence by hand: eval is banned, and a Fraction must stay exact.
 def _chain(values: list[Fraction], signs: str) -> Fraction:
     """Evaluates with the usual precedence."""
     terms = [values[0]]
@@ -196,6 +196,7 @@ def _factors(number: int) -> dict[int, int]:
     """Prime factors and their powers, by trial division."""
     found: dict[int, int] = {}
     factor = 2
+    # Numbers have five digits at most: trial division is instant.
     while factor * factor <= number:
         while number % factor == 0:
             number //= factor
@@ -249,7 +250,7 @@ def percentages(draw: Draw, level: int) -> Question:
     percent = 5 * draw.between(1, 19)
     if level == 1:
         amount = 20 * draw.between(1, 50)
-        return _exact(
+        return exact(
             lambda w: f"What is {w(_percent(w, percent))} of {w(str(amount))}?", Fraction(percent * amount, 100)
         )
     if level == 2:
@@ -266,7 +267,7 @@ def percentages(draw: Draw, level: int) -> Question:
     moved = "increased" if up else "decreased"
     if level == 3:
         amount = 10 * draw.between(2, 99)
-        return _exact(
+        return exact(
             lambda w: f"The number {w(str(amount))} is {moved} by {w(_percent(w, percent))}. What is the result?",
             amount * factor,
         )
@@ -280,7 +281,7 @@ def percentages(draw: Draw, level: int) -> Question:
             start,
         )
     second, amount = 5 * draw.between(1, 19), 100 * draw.between(1, 40)
-    return _exact(
+    return exact(
         lambda w: (
             f"The number {w(str(amount))} is {moved} by {w(_percent(w, percent))}, and the result is then decreased by"
             f" {w(_percent(w, second))}. What is the final result?"
@@ -291,10 +292,6 @@ def percentages(draw: Draw, level: int) -> Question:
 
 def _percent(w: Writer, number: int) -> str:
     return rf"{number}\%" if w.tex else f"{number}%"
-
-
-def _exact(write: Callable[[Writer], str], value: Fraction) -> Question:
-    return Question(write, str(value), int(value) if value.denominator == 1 else None)
 
 
 # ---- sums and products of whole numbers, in one wording

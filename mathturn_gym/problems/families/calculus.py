@@ -9,16 +9,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TypeAlias
 
-from mathturn_gym.problems.families._writing import Draw, Writer
-from mathturn_gym.problems.families.registry import Question, family, whole
-
-__all__: list[str] = []
+from mathturn_gym.problems.families._writing import Draw, Writer, determinant
+from mathturn_gym.problems.families.registry import Question, exact, family, whole
 
 Text: TypeAlias = Callable[[Writer], str]
-
-
-def _exact(write: Text, value: Fraction) -> Question:
-    return Question(write, str(value), int(value) if value.denominator == 1 else None)
 
 
 def _log(w: Writer, base: int, inside: object) -> str:
@@ -33,7 +27,7 @@ def logarithms(draw: Draw, level: int) -> Question:
         factor, inner = draw.between(1, 30), 1 if level == 1 else draw.between(1, 3)
         power = draw.between(1, 6 if level == 1 else 5) * draw.pick((1, -1))
         inside = base ** abs(power)
-        return _exact(
+        return exact(
             lambda w: (
                 f"What is the exact value of {w(f'{factor}{w.dot}{_log(w, base**inner, inside if power > 0 else w.frac(1, inside))}')}?"
             ),
@@ -41,13 +35,13 @@ def logarithms(draw: Draw, level: int) -> Question:
         )
     if level == 3:
         a, b, power = draw.nonzero(-6, 6), draw.between(-9, 9), draw.between(1, 5)
-        return _exact(
+        return exact(
             lambda w: f"Solve for {w('x')}: {w(w.power(str(base), w.polynomial([a, b])) + f' = {base**power}')}.",
             Fraction(power - b, a),
         )
     if level == 4:
         a, b, power = draw.nonzero(-6, 6), draw.between(-20, 20), draw.between(0, 4)
-        return _exact(
+        return exact(
             lambda w: f"Solve for {w('x')}: {w(_log(w, base, w.polynomial([a, b])) + f' = {power}')}.",
             Fraction(base**power - b, a),
         )
@@ -91,6 +85,7 @@ def derivatives(draw: Draw, level: int) -> Question:
         value = _at(_slope(f), x) * _at(g, x) + _at(f, x) * _at(_slope(g), x)
         return _slope_of(lambda w: f"({w.polynomial(g)})({w.polynomial(f)})", x, Fraction(value))
     if level == 4:
+        # Where the divisor is 0 there is no derivative: another question is drawn.
         below = _at(g, x)
         if not below:
             return derivatives(draw, level)
@@ -106,7 +101,7 @@ def derivatives(draw: Draw, level: int) -> Question:
 
 def _slope_of(function: Text, x: int, value: Fraction) -> Question:
     derivative = f"f'({x})"
-    return _exact(
+    return exact(
         lambda w: f"Let {w(f'f(x) = {function(w)}')}. What is the value of the derivative {w(derivative)}?",
         value,
     )
@@ -119,11 +114,11 @@ def integrals(draw: Draw, level: int) -> Question:
     high = low + draw.between(1, 5)
     if level <= 3:
         f = _random_polynomial(draw, level)
-        return _exact(_integral(lambda w: f"({w.polynomial(f)})", str(low), str(high)), _area(f, low, high))
+        return exact(_integral(lambda w: f"({w.polynomial(f)})", str(low), str(high)), _area(f, low, high))
     if level == 4:
         a, b, power = draw.between(1, 4), draw.nonzero(-6, 6), draw.between(3, 5)
         ends = [Fraction((a * x + b) ** (power + 1), a * (power + 1)) for x in (low, high)]
-        return _exact(
+        return exact(
             _integral(lambda w: w.power(f"({w.polynomial([a, b])})", power), str(low), str(high)), ends[1] - ends[0]
         )
     if draw.between(0, 1):
@@ -135,7 +130,7 @@ def integrals(draw: Draw, level: int) -> Question:
         )
     factor, k = draw.between(1, 24), draw.between(1, 6)
     # the integral of sin(k x) from 0 to pi/k is 2/k
-    return _exact(
+    return exact(
         lambda w: _integral(
             lambda v: f"{factor}{v.dot}{v.function('sin', 'x' if k == 1 else f'{k}x')}",
             "0",
@@ -197,7 +192,7 @@ def _limit(function: Text, place: str, value: Fraction) -> Question:
             return rf"Find $\lim_{{x \to {w.infinity if place == 'infinity' else place}}} {function(w)}$."
         return f"Find the limit of {function(w)} as x tends to {place}."
 
-    return _exact(write, value)
+    return exact(write, value)
 
 
 @family("matrices")
@@ -206,7 +201,7 @@ def matrices(draw: Draw, level: int) -> Question:
     size, high = (3 if level in (3, 5) else 2), (9, 9, 5, 6, 3)[level - 1]
     rows = [[draw.between(-high, high) for _ in range(size)] for _ in range(size)]
     if level in (1, 3):
-        return whole(lambda w: f"What is the determinant of the matrix {w(w.matrix(rows))}?", _determinant(rows))
+        return whole(lambda w: f"What is the determinant of the matrix {w(w.matrix(rows))}?", determinant(rows))
     if level == 2:
         other = [[draw.between(-high, high) for _ in range(2)] for _ in range(2)]
         i, j = draw.between(0, 1), draw.between(0, 1)
@@ -217,7 +212,7 @@ def matrices(draw: Draw, level: int) -> Question:
             ),
             sum(rows[i][k] * other[k][j] for k in range(2)),
         )
-    below = _determinant(rows)
+    below = determinant(rows)
     if not below:
         return matrices(draw, level)
     if level == 4:
@@ -232,16 +227,9 @@ def matrices(draw: Draw, level: int) -> Question:
         )
     i, j = draw.between(0, 2), draw.between(0, 2)
     minor = [[rows[r][c] for c in range(3) if c != i] for r in range(3) if r != j]
-    return _exact(
+    return exact(
         lambda w: (
             f"What is the entry in row {i + 1} and column {j + 1} of the inverse of the matrix {w(w.matrix(rows))}?"
         ),
-        Fraction((-1) ** (i + j) * _determinant(minor), below),
+        Fraction((-1) ** (i + j) * determinant(minor), below),
     )
-
-
-def _determinant(rows: list[list[int]]) -> int:
-    if len(rows) == 2:
-        return rows[0][0] * rows[1][1] - rows[0][1] * rows[1][0]
-    (a, b, c), (d, e, f), (g, h, i) = rows
-    return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)

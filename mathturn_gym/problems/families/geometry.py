@@ -9,8 +9,6 @@ from typing import Final
 from mathturn_gym.problems.families._writing import Draw, Writer, square_root, surd_text, tuple_text
 from mathturn_gym.problems.families.registry import Question, family, whole
 
-__all__: list[str] = []
-
 
 @family("geometry")
 def geometry(draw: Draw, level: int) -> Question:

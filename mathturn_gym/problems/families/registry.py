@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mathturn_gym.problems.base import Generator
@@ -45,13 +46,7 @@ DrawQuestion: TypeAlias = Callable[[Draw, int], Question]
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """A family with levels.
-
-    Args:
-        name: As users write it.
-        about: One line for lists.
-        draw: Draws a question of a level.
-    """
+    """A family with levels: its name, one line for lists, and how a question of a level is drawn."""
 
     name: str
     about: str
@@ -129,6 +124,11 @@ def solves(*names: str) -> Callable[[Solver], Solver]:
 def whole(write: Callable[[Writer], str], value: int) -> Question:
     """A question whose answer is a whole number."""
     return Question(write, str(value), value)
+
+
+def exact(write: Callable[[Writer], str], value: Fraction) -> Question:
+    """A question whose answer is a fraction; one that turns out to be a whole number has hints as well."""
+    return Question(write, str(value), int(value) if value.denominator == 1 else None)
 
 
 def _first_line(documented: Any) -> str:

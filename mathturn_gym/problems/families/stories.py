@@ -13,8 +13,6 @@ from mathturn_gym.problems.families._writing import Draw
 from mathturn_gym.problems.families.registry import Question, family, generator
 from mathturn_gym.types import Problem
 
-__all__: list[str] = []
-
 _NUMBER: Final = re.compile(r"\d[\d.]*")
 _NAMES: Final = ("Ada", "Ben", "Chen", "Dina", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi", "Lena")
 _THINGS: Final = ("apples", "pencils", "stickers", "marbles", "cards", "shells", "coins", "beads")
@@ -31,6 +29,8 @@ def words(draw: Draw, level: int) -> Question:
 def _say(draw: Draw, wordings: tuple[str, ...], value: int) -> Question:
     """Returns one of the wordings. The split depends on the numbers alone, not on names or wording."""
     text = draw.pick(wordings)
+    # Names and wordings repeat across splits, numbers do not: otherwise a test problem would be a train problem with
+    # another name.
     return Question(lambda w: text, str(value), value, key=" ".join(_NUMBER.findall(wordings[0])))
 
 
@@ -212,8 +212,9 @@ _LEVELS: Final = ((_gain, _compare), (_packs, _share), (_journey, _change), (_he
 # ---- word problems of a single step, in one wording each
 
 
-_STORY_NAMES: Final = ("Ada", "Ben", "Chen", "Dina", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi")
-_STORY_THINGS: Final = ("apples", "pencils", "stickers", "marbles", "cards", "shells", "coins")
+# Prime numbers of names and things: indices made of the operands then reach all of them.
+_STORY_NAMES: Final = _NAMES[:11]
+_STORY_THINGS: Final = _THINGS[:7]
 _GAINS: Final = (
     "{name} has {a} {things} and gets {b} more. How many {things} does {name} have now?",
     "There are {a} {things} in a box. {name} puts in {b} more. How many {things} are in the box now?",
@@ -228,8 +229,8 @@ _GROUPS: Final = (
     "{name} buys {a} bags with {b} {things} in each. How many {things} does {name} buy?",
     "There are {a} boxes, and {name} puts {b} {things} into each. How many {things} are in the boxes?",
 )
+# Two fifths, two fifths, one fifth: there are fewer products than sums.
 _DRAWN: Final = (_GAINS, _GAINS, _LOSSES, _LOSSES, _GROUPS)
-"""Two fifths, two fifths, one fifth: there are fewer products than sums."""
 
 
 @generator("story", range(1, 10), shown=(1, 2))
@@ -261,6 +262,7 @@ class Story(Generator):
             elif wordings is _LOSSES and a >= b:
                 answer = a - b
             elif wordings is _GROUPS and a <= largest // 2:
+                # Folded into the factors whose product fits, instead of drawn again: few pairs would pass.
                 b = 2 + b % (largest // a - 1)
                 answer = a * b
             else:

@@ -152,18 +152,18 @@ def _to_ascii(text: str) -> str:
 _SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
 _FONTS = (
-    "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb overrightarrow vec hat underline ensuremath smash"
+    "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
 )
 _TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
 _STYLES = (
-    "displaystyle textstyle scriptstyle limits nolimits strut mathstrut hfill nonumber notag centering noindent tiny scriptsize "
+    "displaystyle textstyle scriptstyle limits nolimits strut mathstrut relax nonumber notag centering noindent tiny scriptsize "
     "footnotesize small normalsize large Large LARGE huge Huge bf it rm sf tt bfseries itshape boldmath"
 )
 _COLORS = "textcolor color colorbox fcolorbox"
 # Spaces that are drawn; where nothing is drawn (`1 2` in a formula), nothing separates.
-_DRAWN = "text mbox hbox textrm quad qquad enspace enskip thinspace medspace thickspace space hspace hskip mskip mspace kern mkern phantom hphantom"
+_DRAWN = "text mbox hbox textrm quad qquad enspace enskip thinspace medspace thickspace space hfill hfil dotfill linebreak newline hspace hskip mskip mspace kern mkern phantom hphantom"
 _GAP = (
-    r"(?:\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:enspace|enskip|thinspace|medspace|thickspace|space)(?![a-zA-Z])"
+    r"(?:\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:enspace|enskip|thinspace|medspace|thickspace|space|hfill|hfil|dotfill|linebreak|newline)(?![a-zA-Z])"
     r"|\\[hm]space\*?\s*\{[^{}]*\}|\\(?:text|mbox|hbox|textrm)\s*\{\s+\}|\\h?phantom\s*\{[^{}]*\}|\\(?:hskip|mskip|kern|mkern)\s*[\d.]+\s*[a-z]{2})"
 )
 _LAYOUTS = "aligned alignedat align gathered gather split equation multline"
@@ -221,13 +221,18 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         ),
         (_commands("dfrac tfrac cfrac"), r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (_commands("dbinom tbinom"), r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
-        (_commands(_FONTS), rf"\\{_any_of(_FONTS)}\s*\{{", "{"),
+        # A vector is no number: its arrow stays, and is not understood.
+        (
+            _commands(f"{_FONTS} vec overrightarrow"),
+            rf"\\{_any_of(_FONTS)}\s*\{{|\\(?:vec|overrightarrow)\s*\{{(?![^{{}}]*\}}\s*=\s*-?[\d.]+\s*\Z)",
+            "{",
+        ),
         (_commands(_TEXTS), rf"\\{_any_of(_TEXTS)}\*?\s*\{{", r"\\text{"),
         (r"\text", r"\\text\s*\{\s*(?:percent(?:age)?|pct)\.?\s*\}", "%"),
         # A letter in text style is a letter, unless it stands behind a number and may be a unit.
         (
             r"\text",
-            r"(?<![\d}).] )(?<![\d}).])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([A-Zabcdefijknopqrtuvwxyz])\s*\}",
+            r"(?<![\d}).] )(?<![\d}).])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([A-IMO-UX-Zabcdefijknopqruvwxyz])\s*\}",
             r"{\1\2}",
         ),
         (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
@@ -259,7 +264,7 @@ _UNIT = re.compile(
     r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s{1,9}[A-Za-z][A-Za-z/. ]{0,40})(?P<power>\s*\^\s*\{?\d\}?)?"
 )
 _NOT_UNITS = re.compile(
-    r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|[A-Za-z])\b"
+    r"\b(?:or|and|if|is|not|no|to|for|where|when|with|but|then|as|mod|sin|cos|tan|log|ln|exp|sqrt|pi|in|d?[A-Za-z])\b"
 )
 
 
@@ -320,9 +325,13 @@ def _without_integers(text: str) -> str:
         return text
     name = clause["name"] or clause["other"]
     head = plain[: clause.start()]
+    if _INEQUALITY.search(head) is not None:
+        # `x > 0, x \\in Z` is no half-line.
+        return text
     return head if re.search(rf"(?<![a-zA-Z\\]){name}(?![a-zA-Z])|(?<=\d){name}", head) else text
 
 
+_INEQUALITY = re.compile(r"[<>]|\\(?:[lg]e(?:q(?:slant)?)?|neq?|[lg]t)(?![a-zA-Z])")
 # Commands whose backslash was escaped once more, as in JSON; two letters and more, for `\\\\x` is a new row.
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2})")
 _OPERATOR_ENDS = "+-*/=<>,;:({[&^_\\|"

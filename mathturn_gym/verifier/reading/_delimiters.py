@@ -9,6 +9,7 @@ Span = tuple[int, int]
 
 _MAX_BOXES = 64
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_OPENED = re.compile(r"\\(?:boxed|fbox)\s{0,9}\{")
 _BARE = re.compile(r"-?\d[\d.,/]*")
 _BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -71,6 +72,25 @@ def _last_box_of_many(text: str) -> tuple[int, int, int] | None:
     return found
 
 
+def _with_what_is_around(text: str, box: tuple[int, int, int]) -> tuple[int, int, int]:
+    r"""A box, or the box around it where that holds more: `\\boxed{\\boxed{18}+1}` is no 18."""
+    command, start, end = box
+    before = _last_opened(text, command)
+    if before is None or closing_brace(text, before.end()) < end:
+        return box
+    close = closing_brace(text, before.end())
+    inside = text[before.end() : command] + text[end + 1 : close]
+    return (before.start(), before.end(), close) if inside.strip() else box
+
+
+def _last_opened(text: str, end: int) -> re.Match[str] | None:
+    """The last box command with a brace before a place, within the distance that one answer may have."""
+    found = None
+    for found in _OPENED.finditer(text, max(0, end - WINDOW), end):  # noqa: B007 - the last one is looked at
+        pass
+    return found
+
+
 def boxed(text: str) -> list[Span] | None:
     """Places of the contents of the last box and of those that are given together with it; None where there is no box.
 
@@ -81,7 +101,7 @@ def boxed(text: str) -> list[Span] | None:
     box = _last_box(text, len(text)) or _last_box_of_many(text)
     if box is None:
         return None
-    command, start, end = box
+    command, start, end = _with_what_is_around(text, box)
     places = [(start, end)]
     while len(places) < _MAX_BOXES and "}" in text[max(0, command - WINDOW) : command]:
         before = _last_box(text, command)

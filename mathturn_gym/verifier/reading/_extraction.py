@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from mathturn_gym.verifier.reading._delimiters import WINDOW, Formula, Span, boxed, closing_brace, formulas
@@ -22,9 +22,9 @@ from mathturn_gym.verifier.reading._statements import (
     MAX_STATEMENT,
     is_expression,
     last_number,
-    only_introduced,
     strip_span,
     value_in,
+    words_behind,
 )
 
 ExtractionPolicy: TypeAlias = Literal["boxed", "marked", "lenient"]
@@ -96,12 +96,19 @@ class Extraction:
         end: Where it ends.
         rule: What found it: `box`, `tag`, `hash`, `phrase`, `whole`, `formula`, `line`, `number`, or `answer` where the
             text was given as the answer.
+        behind: Words behind the answer that say what it counts or measures.
     """
 
     text: str
     start: int
     end: int
     rule: str
+    behind: str = field(default="", repr=False, compare=False)
+
+    @property
+    def measured(self) -> str:
+        """The answer with what it counts: a measure that is not the gold's is compared too."""
+        return f"{self.text}\\text{{ {self.behind}}}" if self.behind else self.text
 
 
 def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | None:
@@ -215,10 +222,17 @@ def _content(text: str, start: int, end: int, rule: str) -> Extraction | None:
     whole = _trimmed(text, start, end, rule)
     if whole is None or is_expression(whole.text):
         return whole
+    return _value(text, start, end, rule) or whole
+
+
+def _value(text: str, start: int, end: int, rule: str) -> Extraction | None:
+    """The value that a statement tells, with the unit behind it; None where it tells none, or says more."""
     span = value_in(text, start, end)
-    if span is None or not only_introduced(text, start, span, end):
-        return whole
-    return _trimmed(text, *span, rule)
+    behind = None if span is None else words_behind(text, start, span, end)
+    if span is None or behind is None:
+        return None
+    found = _trimmed(text, *_undelimited(text, *span), rule)
+    return found and replace(found, behind=behind)
 
 
 def _told(text: str, *, strict: bool) -> Extraction | None:
@@ -303,9 +317,9 @@ def _items(text: str, start: int, end: int) -> Extraction | None:
 
 def _content_of_statement(text: str, start: int, end: int) -> Extraction | None:
     """The value that a statement tells, or its words where it tells none ("The answer is Evelyn")."""
-    span = value_in(text, start, end)
-    if span is not None and only_introduced(text, start, span, end):
-        return _trimmed(text, *_undelimited(text, *span), "phrase")
+    told = _value(text, start, end, "phrase")
+    if told is not None:
+        return told
     # A point inside of braces ends no sentence.
     stops = (match.start() for match in _STOP.finditer(text, start, end))
     stop = next((at for at in stops if text.count("{", start, at) == text.count("}", start, at)), end)

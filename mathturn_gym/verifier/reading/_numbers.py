@@ -43,24 +43,33 @@ def literal_value(text: str) -> Fraction | None:
 # by definition (international yard and pound, US liquid gallon). Months and years have no fixed number of days.
 _TABLE = """
 length 1 m meter meters metre metres
+length 1/10 dm decimeter decimeters decimetre decimetres
 length 1/100 cm centimeter centimeters centimetre centimetres cms
 length 1/1000 mm millimeter millimeters millimetre millimetres
+length 1/1000000000 nm nanometer nanometers nanometre nanometres
 length 1000 km kilometer kilometers kilometre kilometres kms
 length 127/5000 in inch inches
 length 381/1250 ft foot feet
 length 1143/1250 yd yds yard yards
 length 201168/125 mi mile miles
+length 1852 nmi
 mass 1 g gram grams
-mass 1000 kg kilogram kilograms kgs
+mass 1000 kg kilogram kilograms kgs kilo kilos
 mass 1/1000 mg milligram milligrams
+mass 1000000 t tonne tonnes
 mass 45359237/100000 lb lbs
 mass 45359237/1600000 oz ounce ounces
+mass 317514659/50000 stone
+tons 1 ton tons
 volume 1/1000 l liter liters litre litres
-volume 1/1000000 ml milliliter milliliters millilitre millilitres
+volume 1/10000 dl
+volume 1/100000 cl
+volume 1/1000000 ml milliliter milliliters millilitre millilitres cc
 volume 473176473/125000000000 gal gallon gallons
 volume 473176473/500000000000 qt quart quarts
 volume 473176473/1000000000000 pt pint pints
 time 1 s sec secs second seconds
+time 1/1000 ms millisecond milliseconds
 time 60 min mins minute minutes
 time 3600 h hr hrs hour hours
 time 86400 day days
@@ -81,7 +90,13 @@ celsius 1 celsius
 fahrenheit 1 fahrenheit
 kelvin 1 kelvin kelvins
 degrees 1 degree degrees deg
+degrees 9/10 gradian gradians gon
 radians 1 radian radians rad
+force 1 n newton newtons
+energy 1 j joule joules
+power 1 w watt watts
+voltage 1 v volt volts
+frequency 1 hz hertz
 """
 _CANONICAL: dict[str, tuple[str, Fraction]] = {}
 for _line in _TABLE.split("\n")[1:-1]:
@@ -89,7 +104,7 @@ for _line in _TABLE.split("\n")[1:-1]:
     _CANONICAL |= dict.fromkeys(_spellings, (_dimension, Fraction(_size)))
 # Pounds of mass or of money: equal to either, and converted to neither.
 _POUNDS = frozenset(("pound", "pounds"))
-_COMPOUND = {"mph": "miles/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "fps": "feet/second"}
+_COMPOUND = {"mph": "miles/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "fps": "feet/second", "knots?": "nmi/hour"}
 _SIGNS = frozenset(("degrees", "degree", "percent", "pct", "%", "°", "°C", "°F", "² ", "²", "³"))
 _WORD = re.compile(r"[a-z]+")
 
@@ -105,7 +120,7 @@ def is_unit(word: str) -> bool:
 
 
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_POWER = re.compile(r"\^\D{0,2}(\d)")
+_POWER = re.compile(r"\^[\s{]*(-?)\s*(\d)")
 _PER = re.compile(r"/|\bper\b")
 
 
@@ -120,7 +135,7 @@ def _one_unit(text: str) -> Unit | None:
     """The only known unit among some words, with its power; None where there is none, or several."""
     words = _WORD.findall(text)
     written = _POWER.search(text)
-    power = int(written[1]) if written is not None else max((_POWERS.get(word, 1) for word in words), default=1)
+    power = int(written[1] + written[2]) if written is not None else max((_POWERS.get(word, 1) for word in words), default=1)
     found = [_CANONICAL[word] for word in words if word in _CANONICAL]
     if any(word in _POUNDS for word in words) and not found:
         return Unit((("pounds", power),), Fraction(1))
@@ -138,13 +153,14 @@ def unit_of(units: tuple[str, ...]) -> Unit | None:
     >>> unit_of(("cm",)) == unit_of(("centimeters",)), unit_of(("miles per hour",)) == unit_of(("mph",)), unit_of(("apples",))
     (True, True, None)
     """
-    if len(units) != 1:
+    if len(set(units)) != 1:
         return None
     words = units[0]
     for short, long in _COMPOUND.items():
         words = re.sub(rf"\b{short}\b", long, words)
     top, *below = (part.strip() for part in _PER.split(words))
-    unit = _one_unit(top)
+    # `per cm` measures nothing in each of them.
+    unit = _one_unit(top) if top else Unit((), Fraction(1))
     dimensions = dict(unit.dimensions) if unit is not None else {}
     size = unit.size if unit is not None else Fraction(1)
     for part in below:
@@ -158,6 +174,12 @@ def unit_of(units: tuple[str, ...]) -> Unit | None:
     return None if unit is None else Unit(tuple(sorted(dimensions.items())), size)
 
 
+def is_angle(units: tuple[str, ...]) -> bool:
+    """Whether a unit measures angles, in degrees or in radians, between which no rational factor converts."""
+    unit = unit_of(units)
+    return unit is not None and unit.dimensions in ((("degrees", 1),), (("radians", 1),)) and unit.size == 1
+
+
 def conversion(gold: tuple[str, ...], answer: tuple[str, ...]) -> Fraction | None:
     """The factor from the answer's unit to the gold's; 1 unless both are known, None where they measure different things.
 
@@ -165,8 +187,10 @@ def conversion(gold: tuple[str, ...], answer: tuple[str, ...]) -> Fraction | Non
     (Fraction(1, 10), None, Fraction(1, 1), None)
     """
     first, second = unit_of(gold), unit_of(answer)
-    if (first is None and second is None) or not gold or not answer:
+    if not gold or not answer:
         return Fraction(1)
+    if first is None and second is None:
+        return Fraction(1) if _same_things(" ".join(gold), " ".join(answer)) else None
     if first is None or second is None:
         # Centimeters may be called units; they are no apples.
         other = " ".join(gold if first is None else answer)
@@ -178,3 +202,21 @@ def conversion(gold: tuple[str, ...], answer: tuple[str, ...]) -> Fraction | Non
         sizes = {unit.size for unit in (first, second)} <= {Fraction(1), _CANONICAL["lb"][1]}
         return Fraction(1) if pounds and sizes else None
     return second.size / first.size
+
+
+# What is counted may be called by these, whatever it is.
+_ANYTHING = frozenset(
+    "unit units total item items thing things object objects piece pieces way ways time times people person student students "
+    "each per in of the left".split()
+)
+
+
+def _same_things(gold: str, answer: str) -> bool:
+    """Whether two descriptions of what was counted may mean the same: they share a noun, or one is general.
+
+    >>> _same_things("red apples", "apples per box"), _same_things("apples", "oranges"), _same_things("apples", "items")
+    (True, False, True)
+    """
+    first, second = ({word.rstrip("s") for word in _WORD.findall(text) if len(word) > 2} for text in (gold, answer))
+    general = {word.rstrip("s") for word in _ANYTHING}
+    return bool(first & second) or not first or not second or first <= general or second <= general

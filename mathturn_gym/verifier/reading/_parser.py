@@ -25,6 +25,7 @@ from mathturn_gym.verifier.reading._nodes import (
     NodeKind,
     ParseError,
     check_depth,
+    is_name,
     number,
     ungroup,
     without_approximation,
@@ -36,7 +37,7 @@ _CONSTANTS = {"\\pi": "pi", "\\infty": "inf"}
 _SETS = "RZNQC"
 # Expectation, probability, variance: names of functions to us.
 _OPERATORS = "EPV"
-_GREEK = frozenset(
+GREEK = frozenset(
     [
         "alpha",
         "beta",
@@ -79,6 +80,7 @@ _GREEK = frozenset(
     ]
 )
 _PRIME = "'"
+_ACCENTS = ("\\bar", "\\overline", "\\hat", "\\widehat", "\\tilde")
 _MEMBERSHIPS = {
     "\\ni": "\\in",
     "\\notni": "\\notin",
@@ -102,17 +104,19 @@ class Parsed:
         node: The tree.
         units: Unit texts, in their order.
         degrees: A degree sign was dropped.
+        approximate: What is named is only said to be about equal to its value: `x \\approx 5`.
         commas: Where a comma stands before three digits: whether it was read as one between thousands (True) or as one
             between two items (False); None where there is no such comma.
     """
 
-    __slots__ = ("commas", "degrees", "node", "units")
+    __slots__ = ("approximate", "commas", "degrees", "node", "units")
 
-    def __init__(self, node: Node, units: tuple[str, ...], degrees: bool, commas: bool | None = None) -> None:
+    def __init__(self, node: Node, units: tuple[str, ...], degrees: bool, approximate: bool) -> None:
         self.node = node
         self.units = units
         self.degrees = degrees
-        self.commas = commas
+        self.approximate = approximate
+        self.commas: bool | None = None
 
 
 def parse(text: str, *, thousands: bool = True) -> Parsed:
@@ -131,14 +135,22 @@ def parse(text: str, *, thousands: bool = True) -> Parsed:
         raise ParseError("too deep") from None
     check_depth(node)
     node = ungroup(node)
+    approximate = parser.approximate and isinstance(node.value, tuple) and node.value[0] == "~" and is_name(node.args[0])
     if parser.approximate:
         node = without_approximation(node)
-    return Parsed(node, tuple(parser.units), parser.degrees)
+    return Parsed(node, tuple(parser.units), parser.degrees, approximate)
 
 
 def _times(left: Node, right: Node) -> Node:
     """A product, flat however long it is."""
     return Node("mul", (*left.args, right) if left.kind == "mul" else (left, right))
+
+
+def _at_most_one(node: Node) -> bool:
+    """Whether a number is 1 or less: what it counts stands in the singular."""
+    numbers = [arg.value for arg in node.args] if node.kind == "div" else [node.value, Fraction(1)]
+    top, bottom = numbers if len(numbers) == 2 else (None, None)
+    return isinstance(top, Fraction) and isinstance(bottom, Fraction) and top <= bottom
 
 
 def _literal(digits: str) -> Fraction:
@@ -166,6 +178,8 @@ _OF_RECIPROCALS = {"arcsec": "arccos", "arccsc": "arcsin", "arccot": "arctan"}
 
 def _function(name: str, argument: Node, base: Node | None) -> Node:
     """A function of its argument, written with those that are evaluated."""
+    if base is None and argument.kind == "fn" and argument.value == f"arc{name}" and len(argument.args) == 1:
+        return argument.args[0]  # sin(arcsin x) is x wherever it is anything
     if name in _RECIPROCALS:
         return Node("div", (number(1), Node("fn", (argument,), _RECIPROCALS[name])))
     if name in _OF_RECIPROCALS:
@@ -219,17 +233,17 @@ class _Parser:
         if token.value == "|":
             return self.bars == 0
         return token.kind == "op" and (
-            token.value in ("(", "{", "[", "\\sqrt", "\\frac", "\\binom", "\\lfloor", "\\lceil", "\\begin{matrix}")
+            token.value in ("(", "{", "[", *_ACCENTS, "\\sqrt", "\\frac", "\\binom", "\\lfloor", "\\lceil", "\\begin{matrix}")
             or token.value in _CONSTANTS
-            or token.value[1:] in _GREEK
+            or token.value[1:] in GREEK
         )
 
-    def unit(self, token: Token) -> bool:
-        """Takes a unit; False where the text joins alternatives and is no unit."""
+    def unit(self, token: Token, left: Node) -> bool:
+        """Takes the unit behind an operand; False where the text joins alternatives and is no unit."""
         content = token.value.strip().lower()
         if content.strip(" ,~") in ("or", "and", "and/or", "") and content.strip(" ~"):
             return False
-        if len(content) > 60 or not may_follow(content):
+        if len(content) > 60 or not may_follow(content, one=_at_most_one(left)):
             raise ParseError("text that is no unit")
         self.at += 1
         power = ""
@@ -238,7 +252,7 @@ class _Parser:
             self.power_argument()
             power = "^" + "".join(item.value for item in self.tokens[mark : self.at] if item.value not in "{}")
         if content.startswith("degree") or content == "deg":
-            self.degrees = True
+            self.degree(left)
         elif content:
             self.units.append(content.strip(". ") + power)
         return True
@@ -379,7 +393,7 @@ class _Parser:
                 kind = _TIMES[token.value]
                 left = _times(left, right) if kind == "mul" else Node(kind, (left, right))
             elif token.kind == "text":
-                if not self.unit(token):
+                if not self.unit(token, left):
                     return left
             elif self.starts_factor(token):
                 if token.kind == "num" and (left.args[-1] if left.kind == "mul" else left).kind == "num":
@@ -443,6 +457,7 @@ class _Parser:
         if self.in_function:
             return Node("mul", (node, Node("div", (Node("const", (), "pi"), number(180)))))
         self.degrees = True
+        self.units.append("degrees")
         return node
 
     def subscript(self, node: Node) -> Node:
@@ -569,19 +584,22 @@ class _Parser:
             if token is None or token.value not in _SETS + _OPERATORS:
                 raise ParseError("unknown set")
             return Node("sym", (), token.value if token.value in _OPERATORS else f"set:{token.value}")
-        if value[1:] in _GREEK or value == "\\ldots":
+        if value[1:] in GREEK or value == "\\ldots":
             return Node("sym", (), value)
-        if value == "\\bar" or value == "\\overline":
-            return self.repeating()
+        if value in _ACCENTS:
+            return self.accented(value)
         raise ParseError(f"unknown command {value}")
 
-    def repeating(self) -> Node:
-        """A name with a bar, as part of the name; digits with a bar were read by `clean` where they repeat."""
+    def accented(self, value: str) -> Node:
+        """A name with a sign over it, as part of the name; digits with a bar were read by `clean` where they repeat."""
         node = self.power_argument()
         letters = node.args if node.kind == "mul" else (node,)
         if any(letter.kind not in ("sym", "const") for letter in letters):
-            raise ParseError("a bar over an expression")
-        return Node("sym", (), f"bar:{''.join(str(letter.value) for letter in letters)}")
+            raise ParseError("a sign over an expression")
+        if value == "\\hat" and letters[0].value in ("i", "j", "k", "\\imath", "\\jmath"):
+            return node  # a unit vector, whatever is drawn over it
+        accent = "bar" if value == "\\overline" else value.removeprefix("\\").removeprefix("wide")
+        return Node("sym", (), f"{accent}:{''.join(str(letter.value) for letter in letters)}")
 
     def fraction_part(self) -> Node:
         r"""An argument of `\\frac` or `\\sqrt`: a group, one digit, or an atom."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from mathturn_gym.verifier.reading._numbers import is_unit
+
 
 def _listed(words: str) -> frozenset[str]:
     return frozenset(words.split())
@@ -121,7 +123,7 @@ _CHANGES = _listed(
     however yet still whereas otherwise else as than to from by with within into onto out on upon at through
     throughout across via amid among between along toward towards for regarding concerning according depending
     depends subject it its it's itself this that these those he she they we you i who whom whose which what why how
-    me him us them such same some anything something everything all many much several few enough himself herself
+    me him us them such same some always sideways anything something everything all many much several few enough himself herself
     themselves ourselves myself yourself here there
     """
 )
@@ -131,24 +133,48 @@ _COUNTING_LY = _listed(
     july italy reply ally bully
     """
 )
-_TOTALS = re.compile(
-    r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the|at the|to the)\b"
-)
+_TOTALS = re.compile(r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b")
 _MAX_COUNTED = 12
+# Where sentences end in their verb.
+_FINAL = re.compile(r"(?:です|である|だ|입니다|이다|है|হয়|ครับ|ค่ะ)[\s。.]*\Z")
+_WORDS_BEHIND = re.compile(r"[^\W\d_]+(?:['’][a-z]+)?")
+# Counted things stand in the plural; these words do not show it, or need no counted thing beside them.
+_UNCOUNTED = _listed(
+    """
+    people men women children feet teeth mice geese fish sheep deer dice data cattle police oxen criteria fries
+    total totals altogether together remaining left combined overall apiece unit work wide long tall high deep thick
+    old away percent pm am usd hrs per
+    """
+)
+# Words in -s that name nothing.
+_NO_PLURAL = re.compile(r"(?:ss|us|is|wards)\Z")
+# Chinese, Japanese and Korean measure words; any other sign behind a number may multiply it, as that for 10,000 does.
+_MEASURES = re.compile(
+    r"(?:平方|立方)?(?:厘米|千米|公里|分米|毫米|千克|公斤|毫升|分钟|小时|个月|美元|米|克|升|吨|里|度|元|円|원|角|分|秒|时|天|日|周|月|年|岁|个|個|개|명|人|名|位|"
+    r"只|头|匹|条|张|本|支|枝|把|件|台|辆|棵|朵|颗|粒|块|片|根|盒|箱|袋|包|瓶|杯|碗|页|道|题|种|次|组|对|双|套|层|排|行|列|步|户|家|所|座|间|班|"
+    r"学生|同学|苹果|单位)+"
+)
 
 
-def may_follow(words: str) -> bool:
+def may_follow(words: str, *, one: bool = False) -> bool:
     """Whether words behind a value only say what was counted or measured.
 
-    >>> [may_follow(words) for words in ("small red apples per basket", "million", "below zero", "is wrong", "cm")]
+    What is counted is named in the plural, so that an adverb or an adjective alone ("upside down", "short") is refused
+    without being listed. The words that are listed as changing a value are refused beside any noun.
+
+    Args:
+        words: The words.
+        one: Whether the value may be 1 or less, behind which a noun stands in the singular.
+
+    >>> [may_follow(words) for words in ("small red apples per basket", "million", "below zero", "upside down", "cm")]
     [True, False, False, False, True]
     """
-    plain = _TOTALS.sub(" ", words.lower()).strip(" .,;:!()$*\"'")
-    if not plain:
+    plain = _FINAL.sub("", _TOTALS.sub(" total ", words.lower())).strip(" .,;:!()$*\"'")
+    if not plain or _MEASURES.fullmatch(plain):
         return True
-    if any(char.isdigit() or char in "=<>+*^|&~?%" for char in plain):
+    if any(char > "\u024f" or char.isdigit() or char in "=<>+*^|&~?%" for char in plain):
         return False
-    parts = re.findall(r"[^\W\d_]+(?:['’][a-z]+)?", plain)
+    parts = _WORDS_BEHIND.findall(plain)
     first = parts[0] if parts else ""
     for part in parts:
         if part in _CHANGES and not (part in _AREAS and (part != first or len(parts) > 1)):
@@ -157,7 +183,14 @@ def may_follow(words: str) -> bool:
             return False
         if part[:3] in ("non", "mis", "dis") and part not in _HARMLESS:
             return False
-    return 0 < len(parts) <= _MAX_COUNTED
+    return 0 < len(parts) <= _MAX_COUNTED and (one or any(map(_counts, parts)))
+
+
+def _counts(word: str) -> bool:
+    """Whether a word names counted things, or a measure."""
+    if is_unit(word) or word in _UNCOUNTED or word.endswith(("men", "women", "people", "children", "fish")):
+        return True
+    return len(word) > 3 and word.endswith("s") and _NO_PLURAL.search(word) is None
 
 
 # `8 square feet` and `8 feet squared` measure an area; `8 squared` does not.
@@ -197,7 +230,7 @@ def may_precede(words: str) -> bool:
         return False
     named = plain[: copula.start()].strip(" ,;:")
     counted = _COUNTS.search(named.lower())
-    if counted is not None and may_follow(counted[1]):
+    if counted is not None and may_follow(counted[1], one=True):
         named = named[: counted.start()]
     return all(_names(part) for part in re.split(r"[\s,;:()]+", named) if part)
 

@@ -24,6 +24,10 @@ MAX_GOLD = 4_000
 _MAX_DIGITS = 640
 # A gold whose box was never closed; a response's is no answer, and does not come this far.
 _OPEN_BOX = re.compile(r"\\boxed\s*\{")
+_BOXES = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")
+_OUTSIDE = re.compile(r"\\(?:boxed|fbox)\s*\{[^{}]*\}")
+_OPERATOR = re.compile(r"[-+*/^_\d!%]")
+_WORDS = re.compile(r"(?<!\\)\b[a-zA-Z]{2,}")
 
 
 class Prepared:
@@ -101,7 +105,10 @@ def _prepare(text: str) -> Prepared:
     if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS:
         return Prepared(source, text, Fraction(int(text)))
     places = boxed(text)
-    if places is not None:
+    if places is not None and _WORDS.search(_BOXES.sub("", text)) is None and _OPERATOR.search(_OUTSIDE.sub("", text)):
+        # A box inside a formula is a part of it.
+        text = _BOXES.sub("", text)
+    elif places is not None:
         text = ", ".join(text[start:end].strip() for start, end in places)
     elif (cut_off := _OPEN_BOX.search(text)) is not None:
         text = text[cut_off.end() :]

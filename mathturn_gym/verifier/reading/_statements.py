@@ -7,7 +7,7 @@ import re
 from mathturn_gym.verifier.reading._cleaning import COMMANDS
 from mathturn_gym.verifier.reading._delimiters import Formula, Span, boxed, formulas
 from mathturn_gym.verifier.reading._lexer import FUNCTIONS
-from mathturn_gym.verifier.reading._numbers import is_unit
+from mathturn_gym.verifier.reading._numbers import is_unit, literal_value
 from mathturn_gym.verifier.reading._phrases import may_follow, may_precede
 from mathturn_gym.verifier.reading._prepared import prepare
 
@@ -104,6 +104,10 @@ _AFTER_UNIT = re.compile(r"\s*(?:[a-zA-Z]+\b|°\s?[CF]?|%|²|³)")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？\n]")
 
 
+_QUOTES = "'\"’"
+_OPENS = re.compile(r"(?<![\w)}'])['\"‘’“”]")
+
+
 def has_prose(text: str) -> bool:
     """Whether a text holds words that belong to a sentence rather than to a formula."""
     if any(name not in COMMANDS for name in _LONG_COMMAND.findall(text)):
@@ -137,9 +141,13 @@ def is_expression(text: str) -> bool:
 
 def strip_span(text: str, start: int, end: int) -> Span:
     """A place without the quotes, emphasis, punctuation and spaces around it."""
+    begin = start
     while start < end and text[start] in _LEADING:
         start += 1
     while end > start and text[end - 1] in _TRAILING:
+        # A quote that nothing opened is a prime: `45'`, `f(x)'`.
+        if text[end - 1] in _QUOTES and _OPENS.search(text, begin, end - 1) is None and text[end - 2].isalnum() | (text[end - 2] in ")}'"):
+            break
         # A factorial's sign, a bracket's dot: punctuation only where something else is left.
         if text[end - 1] == "!" and text[end - 2 : end - 1].isalnum():
             break
@@ -207,20 +215,27 @@ _LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}")
 _INDEX = re.compile(r"_\s*(?:\{[^{}]*\}|\w)")
 # What may follow a value and not change it: a reason, or where it comes from.
 _REASON = re.compile(
-    r"[\s,;:(\-–—$*]*(?:because|since|as|so|which (?:is|equals|simplifies|means|gives|was|makes|can be|we)|i think|i believe|"
-    r"obtained|by|using|from|and (?:so|thus|hence|we|this|that|the)|due to|given|found|calculated|rounded|if rounded|"
-    r"approximately|or (?:about|approximately)|i\.e\.|that is)\b",
-    re.IGNORECASE,
+    r"[\s,;:(\-–—$*]*(?:because|since|as|so|i think|i believe|obtained|by|using|from|and (?:so|thus|hence)|due to|given|"
+    r"calculated|rounded|if rounded|approximately|or (?:about|approximately)|i\.e\.|that is"
+    r"|(?:and (?:we|this|that|the)|which (?:was|we|makes|means)|found)\b(?!.*\b(?:is|are|be|as|to|too)\b)"
+    # "Which is 18 cm" repeats the value, and "which is impossible" refuses it.
+    r"|which (?:is|equals|gives|simplifies to|can be written as)(?=\s+(?:about|approximately|the same as|equal to)?\s*[-\d$\\(]"
+    r"|\s+(?:an? |the )?(?:(?:required|correct|desired|right|final|largest|smallest|valid|positive|integer|even|odd|prime)\b|answer))"
+    r")\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:not|no|never|neither|nor|wrong|incorrect|instead|maybe|perhaps|possibly|either|but|if|unless|except|lucky|"
-    r"guess|rather|actually|minus|plus|negative|times|half|twice|false|mistake|error|opposite)\b",
+    r"guess|rather|actually|minus|plus|negative|times|half|twice|false|mistake|error|opposite|\w*n['’]t|cannot|\w+possible|"
+    r"contradict\w*|reject\w*|discard\w*|eliminat\w*|exclud\w*|fail\w*|invalid|absurd|ruled)\b",
     re.IGNORECASE,
 )
+# Another value that a reason ends in: `18 was my first guess, so it is 20`.
+_ENDS_IN = re.compile(r"\b(?:is|it['’]s|are|be|get|take|choose|becomes|:)\s*\$?\s*(-?\d[\d,.]*\d|-?\d)(?![\w\\^*+/-])")
 
 
-def only_introduced(text: str, start: int, value: Span, end: int) -> bool:
-    """Whether everything around a value in a statement introduces it, says what it counts, or gives a reason.
+def words_behind(text: str, start: int, value: Span, end: int) -> str | None:
+    """The words behind a value that say what it counts, empty where a reason or nothing follows; None where others stand around it.
 
     Args:
         text: The text.
@@ -229,13 +244,25 @@ def only_introduced(text: str, start: int, value: Span, end: int) -> bool:
         end: Where the statement ends.
     """
     if not may_precede(_INDEX.sub("", text[start : value[0]])):
-        return False
+        return None
     rest = text[value[1] : end]
+    if rest[:1] in _QUOTES and rest[:1] and text[value[0] - 1 : value[0]] not in ("'", '"', "‘", "’", "“"):
+        # Minutes or inches, and no quote.
+        return None
     stop = _SENTENCE.search(rest)
+    if stop is not None and stop.group()[0] in "?？":
+        # A question tells nothing.
+        return None
     rest = rest if stop is None else rest[: stop.start()]
+    told = text[slice(*value)]
     if _REASON.match(rest):
-        return not _TAKEN_BACK.search(rest)
-    return may_follow(rest)
+        others = [number for number in _ENDS_IN.findall(rest) if number not in told]
+        return None if others or _TAKEN_BACK.search(rest) else ""
+    number = literal_value(told.strip(" $"))
+    if not may_follow(rest, one=number is not None and number <= 1):
+        return None
+    # Words of other scripts are measure words that are known, and no unit of ours.
+    return rest.strip(" \t$*_()[]\"'.,;:!") if rest.isascii() else ""
 
 
 def told_value(answer: str) -> str | None:
@@ -255,13 +282,17 @@ def told_value(answer: str) -> str | None:
     if not has_prose(plain):
         return None
     span = value_in(plain)
-    if span is None or not only_introduced(plain, 0, span, len(plain)):
+    behind = None if span is None else words_behind(plain, 0, span, len(plain))
+    if span is None or behind is None:
         return None
     # In a box, a second sentence is not there to explain.
     if _SENTENCE.search(plain, span[1], len(plain.rstrip(". "))) is not None:
         return None
     value = plain[slice(*span)]
-    return value if value.strip() != plain.strip() else None
+    if value.strip() == plain.strip():
+        return None
+    # A measure is compared with the gold's.
+    return f"{value}\\text{{ {behind}}}" if behind else value
 
 
 def told_anywhere(answer: str) -> str | None:
@@ -350,7 +381,7 @@ def _expression_end(text: str, start: int, end: int, found: list[Formula], base:
     limit = min([end, start + _MAX_EXPRESSION, *stops[:1]])
     chunk = text[start:limit]
     cut = _first_prose(chunk)
-    candidate = chunk[:cut].rstrip(_TRAILING + "([")
+    candidate = text[start : strip_span(text, start, start + cut)[1]].rstrip("([ ")
     if cut < len(chunk):
         candidate = _DANGLING.sub("", candidate)
     telling = any(char.isdigit() or char in "\\=<>∞π√" for char in candidate)

@@ -38,6 +38,8 @@ _MAX_IDLE_LINES = 64
 # Wall clock that a case may take, in multiples of its limit of processor time. A worker of low priority on a machine
 # eight times overloaded gets a twentieth of a core.
 _BACKSTOP = 30.0
+# All that a supervisor gets of the environment: where the system's libraries are. Keys of servers are in there otherwise.
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "SYSTEMROOT", "TMPDIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class _Supervisor:
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
-                    env={**os.environ, "PYTHONHASHSEED": "0"},
+                    env={name: os.environ[name] for name in _PASSED if name in os.environ} | {"PYTHONHASHSEED": "0"},
                 )
             self._greet(settings)
         except BaseException as error:
@@ -108,8 +110,10 @@ class _Supervisor:
         write_frame(descriptor, settings)
         if not _ready(descriptor, select.POLLIN, _START_SECONDS):
             raise TimeoutError(f"no sign of life in {_START_SECONDS:.0f} s")
-        if read_frame(descriptor) is None:
+        ready = read_frame(descriptor)
+        if ready is None:
             raise ConnectionError("they ended at once")
+        _LOG.debug("the verifier's workers gave up their rights to: %s", ", ".join(ready["dropped"]) or "nothing")
         self.control.settimeout(_SILENCE_SECONDS)
 
     def __del__(self) -> None:

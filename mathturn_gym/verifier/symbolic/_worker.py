@@ -9,12 +9,17 @@ for something. A request on a line is `{"id", "gold", "answer", "timeout"}`, a r
 outcome `equal`, `different`, `unparsed`, `timeout` (processor time), `wall` (the backstop), `memory` or `crash`. A line
 with open cases gets an empty message every second, so that a caller knows a busy supervisor from a stopped one.
 A line that is closed takes its cases with it.
+
+What is compared was written by a model, and the parsers that read it are large. Processes here therefore give up what no case
+needs, as far as the system lets an ordinary process do so (issue 31): see `drop_rights` and `allow_few_calls`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import functools
 import gc
 import json
 import logging
@@ -27,6 +32,7 @@ import struct
 import sys
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any, NamedTuple
 
 _HEAD = struct.Struct("<I")
@@ -35,7 +41,8 @@ _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _MAX_FRAME = 1 << 26
 BEAT_SECONDS = 1.0
 """How often a line with open cases is told that the supervisor lives."""
-# Share of its limit after which a case makes room for others that wait, and how many may be parked at a time.
+# Share of its limit after which a case makes room for others that wait, and how many may be parked at a time. All parked
+# cases together hold no more memory than one case may take.
 _SLICE = 0.4
 _MAX_PARKED = 32
 # Limits of time after which a parked case goes on although others still wait: else it would not while they keep coming.
@@ -45,6 +52,20 @@ _TRIES = 2
 # Workers that end one after the other before they got a case: then something is wrong with all of them.
 _MAX_STILLBORN = 8
 _REAP_SECONDS = 0.05
+_MOST_DESCRIPTORS = 1 << 16
+_LINUX = sys.platform == "linux"
+# Of <linux/prctl.h> and <linux/sched.h>.
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 1, 4, 38
+_NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
+# What Python and sympy need to compute, to load a module late, and to end. Not in it: sockets, new processes, signals to
+# others, tracing, and everything that changes a file.
+_CALLS = (
+    "read pread64 write close fstat newfstatat stat lstat statx lseek readlink readlinkat getdents64 getcwd access faccessat"
+    " faccessat2 dup fcntl mmap mprotect munmap mremap brk madvise futex rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack"
+    " setitimer getrandom clock_gettime clock_nanosleep gettimeofday getpid gettid getuid geteuid getgid getegid uname sysinfo"
+    " sched_yield restart_syscall exit exit_group"
+)
+_OPENING = {"open": 1, "openat": 2}  # which argument has the flags
 # One of each kind of answer: parsers and caches that are warm before the fork are warm in every worker.
 _WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
@@ -196,11 +217,59 @@ def _not_only_near(gold: Any, answer: Any) -> bool:
     return not (difference.is_comparable and size.is_comparable) or bool(difference <= size * 1e-20)
 
 
+def drop_rights() -> list[str]:
+    """Gives up rights for this process and its children, and returns what the system took: "privileges", "network".
+
+    A network namespace of its own has no device that is up. It needs a user namespace, which also keeps a process from tracing
+    its caller and from reading the caller's environment in /proc. A container or a distribution may forbid both.
+    """
+    if not _LINUX:
+        return []
+    libc = ctypes.CDLL(None)
+    dropped = ["network"] if libc.unshare(_NEW_USER_AND_NETWORK) == 0 else []
+    # No other process of this user may read a case out of our memory, nor can a setuid program give us rights.
+    if libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0) == libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
+        dropped.append("privileges")
+    return dropped
+
+
+class _Argument(ctypes.Structure):
+    """A condition on a system call's argument: `struct scmp_arg_cmp` of libseccomp."""
+
+    _fields_ = (("number", ctypes.c_uint), ("how", ctypes.c_int), ("mask", ctypes.c_uint64), ("value", ctypes.c_uint64))
+
+
+@functools.cache
+def _filter() -> tuple[Any, Any] | None:
+    """Returns libseccomp and its filter, by which all calls but a few fail; None where the library is not installed."""
+    try:
+        library = ctypes.CDLL("libseccomp.so.2" if _LINUX else "")
+    except OSError:
+        return None
+    library.seccomp_init.restype, deny, allow = ctypes.c_void_p, 0x00050000 | errno.EPERM, 0x7FFF0000
+    made = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(deny)))
+    masked_equal, writing = 7, os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    for name in _CALLS.split():  # names that an architecture lacks have negative numbers, and are not found
+        library.seccomp_rule_add_array(made, allow, library.seccomp_syscall_resolve_name(name.encode()), 0, None)
+    for name, place in _OPENING.items():
+        only_reading = ctypes.byref(_Argument(place, masked_equal, writing, 0))
+        library.seccomp_rule_add_array(
+            made, allow, library.seccomp_syscall_resolve_name(name.encode()), 1, only_reading
+        )
+    return library, made
+
+
+def allow_few_calls() -> bool:
+    """Has every system call of this process fail, for good, that comparing does not need; False where that is not possible."""
+    found = _filter()
+    return found is not None and found[0].seccomp_load(found[1]) == 0
+
+
 def _work(fd_in: int, fd_out: int, memory_mb: int) -> None:
     """A worker's life: one case, under a limit of memory and of processor time."""
-    if sys.platform == "linux":
+    if _LINUX:
         # Dies with its supervisor, whatever it is busy with.
-        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, int(signal.SIGKILL))
     limit = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -208,6 +277,7 @@ def _work(fd_in: int, fd_out: int, memory_mb: int) -> None:
     # have started the supervisor with the signal ignored or blocked, which is inherited.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    allow_few_calls()
     case = read_frame(fd_in)
     if case is None:
         return
@@ -243,9 +313,10 @@ class _Case(NamedTuple):
 class _Child:
     """A forked worker, as its supervisor sees it: idle, running a case, or parked in the middle of one."""
 
-    def __init__(self, memory_mb: int, others: list[int]) -> None:
+    def __init__(self, memory_mb: int) -> None:
         task_read, self.task_write = os.pipe()
         self.reply_read, reply_write = os.pipe()
+        self.limit = memory_mb << 20
         self.case: _Case | None = None
         self.parked = False
         self.used = 0.0
@@ -256,10 +327,11 @@ class _Child:
         if self.pid == 0:
             code = 1
             try:
-                for fd in [0, self.task_write, self.reply_read, *others]:
-                    os.close(fd)
-                os.dup2(os.open(os.devnull, os.O_RDWR), 2)
-                _work(task_read, reply_write, memory_mb)
+                # It keeps its own two pipes: not the callers' sockets, nor other workers' pipes.
+                for old, new in ((os.open(os.devnull, os.O_RDWR), 2), (task_read, 0), (reply_write, 3)):
+                    os.dup2(old, new)
+                os.closerange(4, _MOST_DESCRIPTORS)
+                _work(0, 3, memory_mb)
                 code = 0
             finally:
                 os._exit(code)
@@ -285,10 +357,22 @@ class _Child:
         self.case = case
         return True
 
+    def memory(self) -> int:
+        """Bytes that it holds, those that it shares with its supervisor included; its limit where the system does not tell."""
+        try:
+            _, resident, of_files, *_ = map(int, Path(f"/proc/{self.pid}/statm").read_text().split())
+        except OSError:
+            return self.limit
+        return (resident - of_files) * resource.getpagesize()
+
     def park(self, now: float) -> None:
         """Stops it in the middle of its case."""
         self.used, self.parked, self.stopped = self.seconds(now), True, now
         os.kill(self.pid, signal.SIGSTOP)
+
+    def has_had_its_slice(self, now: float) -> bool:
+        """Whether it has worked for so long that others come first."""
+        return self.case is not None and self.seconds(now) - self.used >= _SLICE * self.case.request["timeout"]
 
     def has_waited(self, now: float) -> bool:
         """Whether it is parked, and has been for so long that new cases must not come first."""
@@ -358,9 +442,7 @@ class Supervisor:
         self._remove(child)
 
     def _spawn(self) -> _Child:
-        others = [fd for child in self.children for fd in (child.task_write, child.reply_read)]
-        others += [self.control.fileno(), *(line.stream.fileno() for line in self.lines)]
-        child = _Child(self.memory_mb, others)
+        child = _Child(self.memory_mb)
         self.children.append(child)
         self.selector.register(child.reply_read, selectors.EVENT_READ, child)
         return child
@@ -463,11 +545,15 @@ class Supervisor:
     def _deal(self) -> None:
         """Fills the free places: those that are parked for long, new cases, those that are parked; each in their order."""
         now = time.monotonic()
-        if self.turns and len(self.children) < self.workers + _MAX_PARKED:
-            for child in self._running():
-                assert child.case is not None
-                if child.seconds(now) - child.used >= _SLICE * child.case.request["timeout"]:
-                    child.park(now)
+        late = [child for child in self._running() if child.has_had_its_slice(now)] if self.turns else []
+        if late:
+            held = [child.memory() for child in self.children if child.parked]
+            room = (self.memory_mb << 20) - sum(held)
+            for child in late[: _MAX_PARKED - len(held)]:
+                room -= child.memory()
+                if room < 0:
+                    break  # it goes on, and those that wait come after it
+                child.park(now)
         for _ in range(self.workers - len(self._running())):
             parked = min((child for child in self.children if child.parked), key=lambda one: one.stopped, default=None)
             if self.turns and not (parked is not None and parked.has_waited(now)):
@@ -597,9 +683,12 @@ def main() -> None:
     with contextlib.suppress(ValueError, OSError):  # macOS calls "unlimited" what it then refuses
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _warm()
+    dropped = drop_rights()
+    if _filter() is not None:
+        dropped.append("calls")
     control = socket.socket(fileno=os.dup(0))
     supervisor = Supervisor(**settings["limits"], parent=settings["pid"], control=control)
-    write_frame(0, {"ready": True})
+    write_frame(0, {"ready": True, "dropped": dropped})
     control.setblocking(False)
     try:
         supervisor.run()

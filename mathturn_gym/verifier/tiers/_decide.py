@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
 from mathturn_gym.types import Status
-from mathturn_gym.verifier.reading._nodes import Node, Visitor, number, symbols, walk
-from mathturn_gym.verifier.reading._numbers import conversion, literal_value, unit_of
-from mathturn_gym.verifier.reading._parser import Parsed
-from mathturn_gym.verifier.reading._prepared import Prepared
+from mathturn_gym.verifier.reading._lexer import FUNCTIONS
+from mathturn_gym.verifier.reading._nodes import Node, UndefinedError, Visitor, number, symbols, walk
+from mathturn_gym.verifier.reading._numbers import conversion, is_angle, literal_value, unit_of
+from mathturn_gym.verifier.reading._parser import GREEK, Parsed
+from mathturn_gym.verifier.reading._prepared import Prepared, prepare
 from mathturn_gym.verifier.reading._statements import has_prose as has_words
 from mathturn_gym.verifier.reading._words import clock, has_prose
-from mathturn_gym.verifier.tiers._fields import exact
+from mathturn_gym.verifier.tiers._fields import FloatField, exact
 from mathturn_gym.verifier.tiers._relations import is_equation, mixes_and_with_or, named_value, undefined
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 from mathturn_gym.verifier.tiers._structure import same
@@ -155,6 +157,8 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         return Finding(Status.WRONG, "broken off", "text")
     if gold.value is not None and answer.value is not None:
         return _rational(gold, answer, evaluated, rounding)
+    if _false_approximation(answer.text):
+        return Finding(Status.WRONG, "different", "structure")
     if _decimal_comma(gold, answer):
         return _FOUND["rational", True]
     if (finding := _text(gold, answer)) is not None:
@@ -201,7 +205,26 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         return Finding(Status.WRONG, "unevaluated", "structure")
     if found:
         return _FOUND["structure", True]
+    if not _is_read_by_others(gold.text, answer.text):
+        return Finding(Status.WRONG, "not understood", "structure")
     return _OPEN
+
+
+# What the symbolic tier reads; it drops other signs, and would compare the rest.
+_READ_BY_OTHERS = frozenset(
+    "+ - * / ^ _ = < > ( ) [ ] { } | ! , : . & % \\text \\frac \\sqrt \\int \\iint \\oint \\sum \\prod \\lim \\infty "
+    "\\to \\partial \\binom \\choose \\over \\cdot \\times \\div \\pm \\mp \\le \\leq \\ge \\geq \\lt \\gt \\ne \\neq \\in "
+    "\\cup \\cap \\setminus \\mathbb \\begin \\end \\{ \\} \\degree \\lfloor \\rfloor \\lceil \\rceil \\emptyset \\ldots \\pi "
+    "\\limits \\bar \\overline \\hbar \\det \\mid \\quad \\lor \\land \\forall \x01 \\exp \\max \\min \\gcd".split(" ")
+    + [f"\\{name}" for name in (*FUNCTIONS, *GREEK)]
+)
+_SIGN = re.compile(r"\\[a-zA-Z]+|\\.|[^\sa-zA-Z0-9]")
+
+
+def _is_read_by_others(gold: str, answer: str) -> bool:
+    """Whether the symbolic tier reads every sign of an answer: those that it knows, and those that the gold has as often."""
+    signs, known = Counter(_SIGN.findall(answer)), Counter(_SIGN.findall(gold))
+    return all(sign in _READ_BY_OTHERS or known[sign] == count for sign, count in signs.items())
 
 
 def _talks(text: str) -> bool:
@@ -231,6 +254,23 @@ def _false_chain(text: str) -> bool:
         if abs(first - second) > (Fraction(1, 10**places) if places else 0):
             return True
     return False
+
+
+_ABOUT = re.compile(r"\\(?:approx|simeq)(?![a-zA-Z])")
+
+
+def _false_approximation(text: str) -> bool:
+    """Whether two numbers that are said to be about equal differ by more than a twentieth: `6 \\approx 7` is no 6."""
+    if "\\approx" not in text and "\\simeq" not in text:
+        return False
+    values: list[float] = []
+    for side in _ABOUT.split(text):
+        read = prepare(side.rpartition("=")[2])
+        try:
+            values.append(abs(FloatField({}).visit(read.readings[0].node)[0]))
+        except (IndexError, UndefinedError, ValueError):
+            continue
+    return any(abs(a - b) > 0.05 * max(a, b) for a, b in itertools.pairwise(values))
 
 
 def _unsolved(read: Prepared) -> bool:
@@ -263,7 +303,9 @@ def _of_whole_numbers(node: Node) -> bool:
 def _unit_is_missing(gold: Prepared, answer: Prepared) -> bool:
     """Whether the gold is told in a known unit, and the answer in none."""
     told = [any(reading.units for reading in side.readings) for side in (gold, answer)]
-    return told == [True, False] and any(unit_of(reading.units) is not None for reading in gold.readings)
+    # 30 degrees are pi/6, which has no unit.
+    known = any(unit_of(reading.units) is not None and not reading.degrees for reading in gold.readings)
+    return told == [True, False] and known
 
 
 def _equations(read: Prepared) -> bool:
@@ -346,9 +388,15 @@ def _may_be_compared(gold: Parsed, answer: Parsed) -> bool:
 
 
 def _same_reading(gold: Parsed, answer: Parsed, rounding: Rounding) -> bool | None:
+    if answer.approximate and not gold.approximate and is_equation(gold.node):
+        # AB is 5: that it is about 5 says less.
+        return False
     factor = conversion(gold.units, answer.units)
     if factor is None:
-        return False
+        if not is_angle(gold.units) or not is_angle(answer.units):
+            return False
+        first, second = (_radians(side.node) if side.degrees else side.node for side in (gold, answer))
+        return same(first, second, rounding)
     if factor != 1:
         # 50 mm are 5 cm.
         converted = Node("mul", (number(factor), answer.node))

@@ -426,6 +426,15 @@ class ModularField(Field[int]):
             raise UndefinedError("power")
         return pow(base, power.numerator, self.prime)
 
+    def visit_fact(self, node: Node) -> int:
+        """A number's factorial is a number."""
+        value = exact(node)
+        if value is None:
+            raise UndefinedError("factorial of an unknown")
+        return self.number(value)
+
+    visit_binom = visit_fact
+
 
 class FloatField(Field[tuple[complex, float]]):
     """Complex floats, each with a bound on its error: a difference above the bounds is a difference."""

@@ -384,7 +384,8 @@ class _Bare(Transformer):
     """A name without what only says of what kind it is: bars around it, a sign for an angle."""
 
     def visit_abs(self, node: Node) -> Node:
-        return self.visit(node.args[0])
+        # |AB| is the length of AB; |x| is no x.
+        return self.visit(node.args[0]) if _segment(node.args[0]) else node
 
     def visit_mul(self, node: Node) -> Node:
         args = tuple(self.visit(arg) for arg in node.args if arg.value not in ("\\angle", "\\triangle"))

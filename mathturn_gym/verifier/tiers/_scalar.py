@@ -276,7 +276,9 @@ def _same_number(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     if a is not None and b is not None:
         return a == b or (not rounding.exact and rounding.near(_float(a), _float(b)))
     if _size(gold) > 300 or _size(answer) > 300:
-        return _same_huge(gold, answer)
+        # Too large to be written out, and yet known modulo primes.
+        same = _same_modular(gold, answer, frozenset())
+        return _same_huge(gold, answer) if same is None else same
     if not rounding.exact and (near := _near(gold, answer, rounding)) is not None and near:
         return True
     bases = (0, 10) if _has_log(gold) or _has_log(answer) else (0,)
@@ -363,13 +365,12 @@ def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: in
     if close < 2:
         if _stepped(gold, names) or _stepped(answer, names):
             return _same_on_integers(gold, answer, names, log_base)
-        return _same_modular(gold, answer, names) or None
+        return _same_modular(gold, answer, names)
     if (same := _same_modular(gold, answer, names)) is not None:
         return same
     if _proved(gold, answer):
         return True
-    whole = has_kind(gold, "fact", "binom", "floor", "ceil") or has_kind(answer, "fact", "binom", "floor", "ceil")
-    if whole:
+    if any(item.kind in _WHOLE_ARGUMENTS and symbols(item) for side in (gold, answer) for item in walk(side)):
         return _same_on_integers(gold, answer, names, log_base) or None if names <= _WHOLE_NAMES else None
     if piecewise(gold, answer) and not _complex(gold, answer):
         return same_in_regions(gold, answer, log_base)
@@ -388,6 +389,7 @@ def _complex(*nodes: Node) -> bool:
     return any(item.kind == "const" and item.value == "i" for node in nodes for item in walk(node))
 
 
+_WHOLE_ARGUMENTS: Final[frozenset[NodeKind]] = frozenset(("fact", "binom", "floor", "ceil"))
 _PARTS: Final[frozenset[NodeKind]] = frozenset(("root", "abs", "fn", "floor", "ceil", "fact", "binom", "pow"))
 
 

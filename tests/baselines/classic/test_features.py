@@ -12,9 +12,9 @@ import pytest
 import torch
 from gymnasium import spaces
 from safetensors.torch import load_file
+from tiny import Shape, make_tiny_model, train_tokenizer
 
 from mathturn_gym.baselines.classic import WindowTransformer, language_model_kwargs, load_language_model, make_token_env
-from mathturn_gym.baselines.tiny import Shape, make_tiny_model, train_tokenizer
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import BUILTIN_PATH

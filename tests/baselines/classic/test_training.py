@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny import Shape
+from warmup import CALCULATOR, warmup
 
 from mathturn_gym.baselines import RunConfig, TrainResult, train
 from mathturn_gym.baselines.algorithms import registered
 from mathturn_gym.baselines.classic import PPO, load_classic, training
 from mathturn_gym.baselines.run_folder import read_config, read_metrics
 from mathturn_gym.baselines.tasks import load_task
-from mathturn_gym.baselines.tiny import Shape
 from mathturn_gym.baselines.training import SESSIONS
-from mathturn_gym.baselines.warmup import CALCULATOR, warmup
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
 from mathturn_gym.wrappers import load_policy

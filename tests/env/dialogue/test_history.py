@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.env import MathMultiTurnEnv
@@ -247,7 +248,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(sorted(TEMPLATES)),
     st.sampled_from(["keep", "strip-thinking", "template"]),

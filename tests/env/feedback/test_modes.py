@@ -7,7 +7,8 @@ import pytest
 from mathturn_gym.env.feedback import FEEDBACK, RIGHT_TEXT, WRONG_TEXT, TemplateFeedback, get_feedback
 from mathturn_gym.env.feedback._registry import TEXTS
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import FAMILIES, Family, load_problems
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.families import FAMILIES, Family
 from mathturn_gym.types import Problem, Status, TurnContext, TurnRecord, Verdict
 
 PROBLEM = Problem(
@@ -171,7 +172,7 @@ def test_random_is_a_fair_coin_that_repeats_itself_and_ignores_the_verdict() -> 
 
 
 MODES = sorted(FEEDBACK)
-BLIND = [mode for mode in MODES if not mode.startswith(("hint", "graded"))]
+BLIND = [mode for mode in MODES if not mode.startswith(("hint", "graded", "above"))]
 
 
 def wrong_contexts() -> list[TurnContext]:

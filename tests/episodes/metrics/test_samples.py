@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mathturn_gym.episodes.metrics import majority_at_k, pass_at_k
+from mathturn_gym.episodes.metrics.figures import majority_at_k, pass_at_k
 from mathturn_gym.errors import InvalidValueError
 
 

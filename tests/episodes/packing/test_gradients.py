@@ -7,20 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs
-from mathturn_gym.episodes.packing import (
-    FORMS,
-    LAYOUTS,
-    Layout,
-    dense_mask,
-    mask_mod,
-    micro_batches,
-    model_inputs,
-    pack,
-)
-from mathturn_gym.episodes.packing.batch import PackedBatch
+from mathturn_gym.episodes.packing import dense_mask, mask_mod, micro_batches, model_inputs, pack
+from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS, Layout, PackedBatch
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 
@@ -97,7 +89,7 @@ OPTIONS = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(groups(), OPTIONS, st.sampled_from(FORMS), st.sampled_from(["sdpa", "eager"]))
 def test_all_layouts_give_the_same_loss_and_gradient_in_float64(
     episodes: list[Episode], options: dict[str, Any], form: Any, attention: str

@@ -10,8 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
-from mathturn_gym.episodes.packing import FORMS, LAYOUTS, PackedBatch, pack, select_rows, unpack
+from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows, unpack
+from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS
 from mathturn_gym.episodes.returns import advantages, returns_to_go
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.testing import synthetic_episode
@@ -78,7 +80,7 @@ def assert_same(left: Episode, right: Episode) -> None:
             assert a == b, field.name
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(episode_lists(), st.sampled_from(LAYOUTS), st.sampled_from(FORMS))
 def test_unpack_gives_back_every_bit(episodes: list[Episode], layout: Any, form: Any) -> None:
     batch = pack(episodes, layout, form=form, allow_missing_logprobs=True, discount=0.5)
@@ -132,7 +134,7 @@ def tokens(batch: PackedBatch) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(episode_lists(), st.sampled_from(LAYOUTS), st.sampled_from(FORMS))
 def test_every_completion_id_is_trained_on_once_with_its_turns_values(
     episodes: list[Episode], layout: Any, form: Any

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from tiny import make_tiny_model, train_tokenizer
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.episodes.rollout import AsyncPolicy, Progress, acollect, collect
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.testing import RandomPolicy

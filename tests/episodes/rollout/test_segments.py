@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs
-from mathturn_gym.episodes.packing import LAYOUTS, micro_batches, model_inputs, pack
+from mathturn_gym.episodes.packing import micro_batches, model_inputs, pack
+from mathturn_gym.episodes.packing.batch import LAYOUTS
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.testing import make_tokenizer
 from mathturn_gym.wrappers.policy import CausalLMPolicy

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from tiny import make_tiny_model, train_tokenizer
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.baselines.tiny import make_tiny_model, train_tokenizer
 from mathturn_gym.episodes.rollout import EpisodePlan, collect
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.testing import RandomPolicy
@@ -112,7 +112,7 @@ def test_an_error_in_between_leaves_no_requests_behind() -> None:
 
 def test_a_plan_depends_on_the_index_alone() -> None:
     plan = EpisodePlan(seed=4, group_size=3, problem_ids=["a", "b"])
-    assert [plan.options(plan.number(i))["problem_id"] for i in range(9)] == ["a"] * 3 + ["b"] * 3 + ["a"] * 3
+    assert [plan.options(i)["problem_id"] for i in range(9)] == ["a"] * 3 + ["b"] * 3 + ["a"] * 3
     assert [plan.group(i) for i in (2, 3)] == ["4/0", "4/1"]
     assert plan.turn_seed(1, 0) != plan.turn_seed(0, 1)
     assert EpisodePlan().group(5) is None

@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from mathturn_gym.episodes.packing import FORMS, LAYOUTS, micro_batches, pack, unpack
+from mathturn_gym.episodes.packing import micro_batches, pack, unpack
+from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS
 from mathturn_gym.episodes.trajectories import episode_to_record, load_batch, save_batch
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.neighbors.engines._wire import PackedEpisodes

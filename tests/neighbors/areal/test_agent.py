@@ -16,13 +16,13 @@ from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.neighbors.areal import (
     BundledGenerationOutputs,
-    EnvironmentService,
     GenerationHyperparameters,
     MathMultiTurnAgent,
     ReplyError,
     SequenceSample,
     ValidationError,
 )
+from mathturn_gym.neighbors.areal.protocol import EnvironmentService
 from mathturn_gym.testing import make_tokenizer
 from mathturn_gym.types import Completion
 

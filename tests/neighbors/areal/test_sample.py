@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mathturn_gym.errors import InvalidValueError, MathTurnError
-from mathturn_gym.neighbors.areal import MicroBatchSpec, SequenceSample, ValidationError
+from mathturn_gym.neighbors.areal import SequenceSample, ValidationError
+from mathturn_gym.neighbors.areal.protocol import MicroBatchSpec
 from mathturn_gym.neighbors.areal.sample import KeyMismatchError
 
 

@@ -19,12 +19,17 @@ from mathturn_gym.env.dialogue import completion_ids
 from mathturn_gym.problems import load_problems
 from mathturn_gym.types import Problem
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
-    pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
-    from openenv.core import GenericEnvClient
-
 Serving = Callable[..., Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Any:
+    """OpenEnv's client; imported in the process that plays, as it brings three seconds of other imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
+        pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
+        from openenv.core import GenericEnvClient
+    return GenericEnvClient
 
 
 def call(url: str, data: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -39,11 +44,11 @@ def call(url: str, data: Any = None, headers: dict[str, str] | None = None) -> t
             return error.code, json.load(error)
 
 
-def test_openenvs_client_plays_an_episode_by_text(serving: Serving) -> None:
+def test_openenvs_client_plays_an_episode_by_text(serving: Serving, client: Any) -> None:
     problems = [Problem("p/1", "What is 40+2?", "42")]
     server = serving(problems=problems, num_turns=3)
     local = MathMultiTurnEnv(problems, num_turns=3)
-    with GenericEnvClient(base_url=server.url).sync() as env:
+    with client(base_url=server.url).sync() as env:
         result = env.reset(seed=0, send_tokens="all")
         expected, info = local.reset(seed=0)
         assert result.observation["text"] == "What is 40+2?"
@@ -86,8 +91,8 @@ def test_the_page_shows_the_messages_as_they_are(serving: Serving) -> None:
             assert shows(message, sent), (message, sent)
 
 
-def test_send_tokens_says_which_ids_come(serving: Serving) -> None:
-    with GenericEnvClient(base_url=serving().url).sync() as env:
+def test_send_tokens_says_which_ids_come(serving: Serving, client: Any) -> None:
+    with client(base_url=serving().url).sync() as env:
         unasked = env.reset(seed=0).observation["tokens"]
         everything = env.reset(seed=0, send_tokens="all").observation
         assert unasked == everything["tokens"]
@@ -102,22 +107,22 @@ def test_send_tokens_says_which_ids_come(serving: Serving) -> None:
             env.reset(seed=0, send_tokens="some")
 
 
-def test_a_text_over_the_budget_is_cut_as_a_sample_would_be(serving: Serving) -> None:
-    with GenericEnvClient(base_url=serving(max_completion_tokens=6).url).sync() as env:
+def test_a_text_over_the_budget_is_cut_as_a_sample_would_be(serving: Serving, client: Any) -> None:
+    with client(base_url=serving(max_completion_tokens=6).url).sync() as env:
         before = len(env.reset(seed=0, send_tokens="new").observation["tokens"])
         info = env.step({"text": "x" * 4000}).observation["info"]
         assert info["feedback_start"] == before + 6
 
 
-def test_tokens_are_played_where_they_are_given(serving: Serving) -> None:
-    with GenericEnvClient(base_url=serving().url).sync() as env:
+def test_tokens_are_played_where_they_are_given(serving: Serving, client: Any) -> None:
+    with client(base_url=serving().url).sync() as env:
         before = env.reset(seed=0, send_tokens="all").observation["tokens"]
         after = env.step({"text": "not read", "tokens": [5, 6, 7]}).observation["tokens"]
         assert after[: len(before) + 3] == [*before, 5, 6, 7]
 
 
-def test_mistakes_are_told_and_the_session_goes_on(serving: Serving) -> None:
-    with GenericEnvClient(base_url=serving().url).sync() as env:
+def test_mistakes_are_told_and_the_session_goes_on(serving: Serving, client: Any) -> None:
+    with client(base_url=serving().url).sync() as env:
         mistakes: list[tuple[Callable[[], Any], str]] = [
             (lambda: env.step({"text": "?"}), "InvalidValueError: step before reset"),
             (lambda: env.reset(sed=3), "unknown reset option 'sed': did you mean 'seed'"),
@@ -145,10 +150,10 @@ def test_mistakes_are_told_and_the_session_goes_on(serving: Serving) -> None:
         env.step({"text": "?"})
 
 
-def test_an_answer_that_is_json_is_its_text(serving: Serving) -> None:
+def test_an_answer_that_is_json_is_its_text(serving: Serving, client: Any) -> None:
     """Some clients read a model's reply as JSON where they can: `42` arrives as a number."""
     problems = [Problem("p/1", "What is 40+2?", "42")]
-    with GenericEnvClient(base_url=serving(problems=problems).url).sync() as env:
+    with client(base_url=serving(problems=problems).url).sync() as env:
         env.reset(seed=0)
         for value, text in ((42, "42"), (4.5, "4.5"), (None, "null"), ([1, 2], "[1, 2]"), ({"a": 1}, '{"a": 1}')):
             assert env.step({"text": value}).observation["info"]["response"] == text
@@ -162,7 +167,7 @@ def test_text_is_the_one_required_field(serving: Serving) -> None:
     assert {"truncated", "info", "tokens", "text"} <= set(schema["observation"]["properties"])
 
 
-def test_tasks_are_the_problems_of_the_splits(serving: Serving) -> None:
+def test_tasks_are_the_problems_of_the_splits(serving: Serving, client: Any) -> None:
     url = serving().url
     assert call(f"{url}/list_environments") == (200, ["MathMultiTurn-v0"])
     tasks = f"{url}/MathMultiTurn-v0"
@@ -177,7 +182,7 @@ def test_tasks_are_the_problems_of_the_splits(serving: Serving) -> None:
         "prompt": problem.prompt,
         "metadata": dict(problem.metadata),
     }
-    with GenericEnvClient(base_url=url).sync() as env:
+    with client(base_url=url).sync() as env:
         shown = env.reset(split="test", index=12).observation
         assert (shown["text"], shown["info"]["problem_id"]) == (problem.prompt, problem.id)
         with pytest.raises(RuntimeError, match=r"index must be in \[0, 999\], got 1000"):
@@ -217,19 +222,21 @@ def test_episodes_are_played_in_sessions_alone(serving: Serving) -> None:
     assert call(f"{url}/mcp", {})[0] == 404
 
 
-def test_no_reply_holds_an_accepted_answer(serving: Serving) -> None:
+def test_no_reply_holds_an_accepted_answer(serving: Serving, client: Any) -> None:
     problems = [Problem("p/1", "Guess.", "987654321", hints=("Odd.",))]
     url = serving(problems=problems, feedback="plain").url
-    with GenericEnvClient(base_url=url).sync() as env:
+    with client(base_url=url).sync() as env:
         said = [env.reset(seed=0), env.step({"text": r"\boxed{3}"}), env.state()]
     pages = [call(f"{url}{path}")[1] for path in ("/info", "/metadata", "/schema")]
     tasks = call(f"{url}/MathMultiTurn-v0/tasks", {"split": "train"})[1]
     assert "987654321" not in repr([said, pages, tasks])
 
 
-def test_a_bug_is_logged_and_not_told(serving: Serving, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+def test_a_bug_is_logged_and_not_told(
+    serving: Serving, caplog: pytest.LogCaptureFixture, monkeypatch: Any, client: Any
+) -> None:
     server = serving()
-    with GenericEnvClient(base_url=server.url).sync() as env:
+    with client(base_url=server.url).sync() as env:
         env.reset(seed=0)
         monkeypatch.setattr(MathMultiTurnEnv, "step", lambda self, action: 1 / 0)
         with pytest.raises(RuntimeError, match="ServerError: the server failed; its log has the reason") as told:

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import FAMILIES, FORMS, LEVELS, SPLITS, Family, load_problems
-from mathturn_gym.problems.families.registry import GENERATORS, REGISTRY
+from mathturn_gym.problems import SPLITS, load_problems
+from mathturn_gym.problems.families import FAMILIES, FORMS, Family
+from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY
 from mathturn_gym.types import Problem
 from mathturn_gym.verifier import Verifier
 

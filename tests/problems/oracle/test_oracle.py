@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from oracle import UnreadableError, disagreement, disagreements
 
-from mathturn_gym.problems import FAMILIES, LEVELS, NAMES, Family, Mixture, load_problems
-from mathturn_gym.problems.families.registry import SOLVERS
+from mathturn_gym.problems import Mixture, load_problems
+from mathturn_gym.problems.families import FAMILIES, NAMES, Family
+from mathturn_gym.problems.families.registry import LEVELS, SOLVERS
 from mathturn_gym.types import Problem
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mathturn_gym.env.feedback._registry import TEXTS
 from mathturn_gym.env.feedback.modes import grade
 from mathturn_gym.env.rewards import get_terms
-from mathturn_gym.episodes.metrics import majority_at_k
+from mathturn_gym.episodes.metrics.figures import majority_at_k
 from mathturn_gym.types import Problem, TurnContext, TurnRecord
 from mathturn_gym.verifier import Status, Verdict, Verifier, answer_key, is_readable, literal_value
 from mathturn_gym.verifier.audit import load_cases

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from mathturn_gym.verifier.audit import load_cases
 from mathturn_gym.verifier.reading import _cleaning as module
@@ -23,7 +24,7 @@ def every_rule(text: str) -> str:
     return text
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
 def test_no_rule_is_skipped_that_would_match(text: str) -> None:
     assert module._respelt(text) == every_rule(text)

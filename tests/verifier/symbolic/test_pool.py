@@ -129,22 +129,13 @@ def _spin(gold: str, answer: str) -> str:
 
 
 def _outcome(monkeypatch: pytest.MonkeyPatch, compare: Callable[[str, str], str], gold: str, timeout: float) -> Any:
-    """What a worker replies to one case, or the signal that ended it: the worker itself, in a fork of this process."""
+    """What a worker replies to one case, or the signal that ended it: a worker of this process."""
     monkeypatch.setattr(_worker, "_compare", compare)
-    task_read, task_write = os.pipe()
-    reply_read, reply_write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _worker._work(task_read, reply_write, 2048)
-        finally:
-            os._exit(0)
-    os.close(reply_write)
-    _worker.write_frame(task_write, {"gold": gold, "answer": "", "timeout": timeout})
-    reply = _worker.read_frame(reply_read)
-    status = os.waitpid(pid, 0)[1]
-    for fd in (task_read, task_write, reply_read):
-        os.close(fd)
+    child = _worker._Child(2048)
+    assert child.give(_worker._Case(None, {"gold": gold, "answer": "", "timeout": timeout}))
+    reply = _worker.read_frame(child.reply_read)
+    status = os.waitpid(child.pid, 0)[1]
+    child.close()
     return signal.Signals(os.WTERMSIG(status)) if reply is None else reply["outcome"]
 
 
@@ -395,3 +386,184 @@ def test_no_text_is_run_as_code(tmp_path: Path) -> None:
             assert not verifier.verify(attack, "42", kind="answer").correct
             assert not verifier.verify("42", attack, kind="answer").correct
     assert not marker.exists()
+
+
+# ---- what a case can reach
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone lets a process give up these rights")
+
+
+def _attempt(gold: str, answer: str) -> str:
+    """Runs an attack by its name: hostile text that has taken a worker over."""
+    attacks: dict[str, Callable[[], object]] = {
+        "connect": lambda: socket.create_connection(("127.0.0.1", 9), timeout=1.0),
+        "write": lambda: os.open("/tmp/mathturn-was-here", os.O_WRONLY | os.O_CREAT),
+        "append": lambda: os.open(__file__, os.O_RDWR),
+        "delete": lambda: os.unlink("/tmp/mathturn-was-here"),  # noqa: PTH108
+        "start a process": os.fork,
+        "run a program": lambda: os.execv("/bin/true", ["true"]),
+        "signal its caller": lambda: os.kill(os.getppid(), 0),
+        "read": lambda: Path(__file__).read_text(),
+    }
+    try:
+        attacks[gold]()
+    except PermissionError:
+        return "refused"
+    return "done"
+
+
+@LINUX
+@pytest.mark.skipif(_worker._filter() is None, reason="libseccomp is not installed")
+@pytest.mark.parametrize(
+    "attack",
+    ["connect", "write", "append", "delete", "start a process", "run a program", "signal its caller"],
+)
+def test_a_worker_can_compute_and_read_and_nothing_else(monkeypatch: pytest.MonkeyPatch, attack: str) -> None:
+    assert _outcome(monkeypatch, _attempt, attack, 10.0) == "refused"
+    assert _outcome(monkeypatch, _attempt, "read", 10.0) == "done"
+
+
+@LINUX
+def test_a_worker_holds_its_own_pipes_and_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller's socket in a worker's hands would let a case answer another one."""
+
+    def held(gold: str, answer: str) -> str:
+        links = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+        return " ".join(sorted(link.partition(":")[0] for link in links if link != "/dev/null"))
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        others = _worker._Child(2048)
+        opened = _outcome(monkeypatch, held, "", 10.0).split()
+        others.kill()
+        others.reap(wait=True)
+    assert opened.count("pipe") == 2
+    assert "socket" not in opened
+
+
+def test_a_supervisor_gets_no_key_and_the_same_hashes_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+    whole = subprocess.Popen
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        started.append(options["env"])
+        return whole(*args, **options)
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setattr(subprocess, "Popen", recorded)
+    pool = SymbolicPool(timeout=1.0, memory_mb=1024, workers=1)
+    pool.start()
+    if sys.platform == "linux":
+        assert "NoNewPrivs:\t1" in Path(f"/proc/{pool.pid}/status").read_text()
+    pool.close()
+    assert started[0]["PYTHONHASHSEED"] == "0"
+    assert not {name for name in started[0] if "KEY" in name or "TOKEN" in name}
+    assert set(started[0]) <= {*_pool._PASSED, "PYTHONHASHSEED"}
+
+
+@LINUX
+def test_a_supervisor_gives_up_network_and_privileges(tmp_path: Path) -> None:
+    """Without the network, even a service of this machine cannot be reached; where the system refuses, nothing is claimed."""
+    script = (
+        "import os, socket, sys\n"
+        "from mathturn_gym.verifier.symbolic._worker import drop_rights\n"
+        "dropped = drop_rights()\n"
+        "def fails(call, *args):\n"
+        "    try: call(*args)\n"
+        "    except OSError: return True\n"
+        "with open('/proc/self/status') as file: text = file.read()\n"
+        "assert ('privileges' in dropped) == ('NoNewPrivs:\\t1' in text), (dropped, text)\n"
+        "alone = fails(socket.create_connection, ('127.0.0.1', int(sys.argv[1])), 5.0)\n"
+        "assert ('network' in dropped) == alone, dropped\n"
+        "parents = fails(open, f'/proc/{os.getppid()}/environ')\n"
+        "assert not ('network' in dropped and not parents), 'the keys of the caller can be read'\n"
+        "print(*dropped)"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, "-c", script, str(server.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "privileges" in done.stdout
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("before", "held", "parked"),
+    [(0, (300, 300, 300), 3), (0, (600, 500, 10), 1), (0, (1025, 10, 10), 0), (500, (300, 300, 300), 1)],
+)
+def test_a_case_is_parked_while_there_is_room_for_its_memory(
+    monkeypatch: pytest.MonkeyPatch, before: int, held: tuple[int, ...], parked: int
+) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(_worker, "_compare", lambda gold, answer: "equal" if gold == "1" else _spin(gold, answer))
+    with ours, theirs:
+        line = _worker._Line(ours)
+        supervisor = _worker.Supervisor(3, 1024, 30.0, os.getpid(), theirs)
+        cases = [_worker._Case(line, {"id": number, "gold": "", "answer": "", "timeout": 60.0}) for number in range(7)]
+        for child, case, size in zip(supervisor.children, cases[:3], held, strict=True):
+            assert child.give(case)
+            child.resumed -= 59.0
+            monkeypatch.setattr(child, "memory", lambda size=size: size << 20)
+        if before:
+            first = supervisor._spawn()
+            assert first.give(cases[6])
+            first.park(time.monotonic())
+            monkeypatch.setattr(first, "memory", lambda: before << 20)
+        line.waiting.extend(cases[3:6])
+        supervisor.turns.append(line)
+        supervisor._deal()
+        stopped = [child.pid for child in supervisor.children if child.parked]
+        end = time.monotonic() + 10.0
+        while not all(_state(pid) == "T" for pid in stopped):  # it uses no processor while it is parked
+            assert time.monotonic() < end
+        supervisor.close()
+        supervisor.selector.close()
+    assert len(stopped) == parked + bool(before)
+
+
+def test_the_memory_of_a_worker_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = _worker._Child(2048)
+    seen = child.memory()
+    assert 2**20 < seen < 2**31
+    monkeypatch.setattr(_worker, "Path", lambda name: Path("/nowhere"))
+    assert child.memory() == 2**31
+    child.kill()
+    child.reap(wait=True)
+
+
+def test_a_busy_worker_does_not_outlive_its_supervisor() -> None:
+    """One that waits sees its pipe close; one at a case would go on until its limit, or for ever where it has none."""
+    pool = SymbolicPool(timeout=60.0, memory_mb=1024, workers=1)
+    pool.start()
+    assert pool.pid is not None
+    with pool.session() as session:
+        session.ask(*ENDLESS)
+        while not (busy := [child for child in children_of(pool.pid) if _busy(child)]):
+            time.sleep(0.001)
+        os.kill(pool.pid, signal.SIGKILL)
+        assert gone(busy[0])
+    pool.close()
+
+
+def _in_a_fork(check: Callable[[], bool]) -> int:
+    """The exit code of a forked child: 0 where the check holds, 14 where it does not come back within 30 seconds."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        code = 1
+        try:
+            code = int(not check())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_shares_neither_a_supervisor_nor_a_held_lock(pool: SymbolicPool) -> None:
+    """A lock that a thread of the parent holds at that moment is never opened in the child."""
+    pool.start()
+    assert pool.pid is not None
+    with pool._lock, _pool._shared_lock:
+        assert _in_a_fork(lambda: pool.pid is None and pool._lock.acquire(timeout=5.0)) == 0
+        assert _in_a_fork(lambda: shared_pool(3.5, 1024, 1).timeout == 3.5) == 0
+    assert pool.compare([QUICK])[0].name == "equal"

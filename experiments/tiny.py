@@ -1,11 +1,10 @@
 """Trains tokenizers and makes models that are small enough for one CPU core, the built-in ones among them.
 
-    decoding.BUILTIN_PATH   tokenizer.json, config.json, model.safetensors: an ordinary Hugging Face folder
+    mathturn_gym/assets/tiny   tokenizer.json, config.json, model.safetensors: an ordinary Hugging Face folder
 
 A tokenizer takes any text (a byte-level BPE without a pattern, so nothing is ever unknown), and its few merges are
 trained on the fixed wording of problems and feedback: each such phrase is one token, every digit is a token of its own.
-With the built-in one a dialogue of four turns stays below 80 ids. What else is trained so is in
-`mathturn_gym.baselines.warmup`.
+With the built-in one a dialogue of four turns stays below 80 ids. `warmup.py` trains the models.
 """
 
 from __future__ import annotations
