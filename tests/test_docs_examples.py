@@ -1,6 +1,7 @@
 """The pages of the documentation: their code runs as it stands, their links lead somewhere, and each is in a table of contents."""
 
 import ast
+import os
 import re
 import sys
 from importlib import import_module
@@ -124,7 +125,7 @@ def test_every_page_is_in_a_table_of_contents() -> None:
     for name, text in PAGES.items():
         for block in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             entries = [line.strip() for line in block.splitlines() if line.strip() and not line.startswith(":")]
-            listed |= {(Path(name).parent / entry).as_posix() for entry in entries}
+            listed |= {os.path.normpath(Path(name).parent / entry) for entry in entries}
     assert [name for name in PAGES if name not in listed] == []
     assert [name for name in listed if name not in PAGES and "*" not in name] == []
 
@@ -144,13 +145,9 @@ def test_every_environment_and_argument_has_its_place() -> None:
 
     from mathturn_gym.env import ENV_DEFAULTS, MathMultiTurnEnv
 
-    pages = {
-        name: text for name, text in PAGES.items() if name.startswith("environments/") and not name.endswith("index")
-    }
-    assert {text.splitlines()[0].removeprefix("# ") for text in pages.values()} == set(ENV_DEFAULTS)
-    for text in pages.values():
-        for parameter in list(inspect.signature(MathMultiTurnEnv.__init__).parameters)[1:]:
-            assert f"`{parameter}`" in text, parameter
+    page = PAGES["environments/index"]
+    for name in (*ENV_DEFAULTS, *list(inspect.signature(MathMultiTurnEnv.__init__).parameters)[1:]):
+        assert f"`{name}`" in page, name
 
 
 def test_every_mode_term_and_figure_is_documented() -> None:

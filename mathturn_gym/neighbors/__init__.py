@@ -9,7 +9,7 @@
 
 For a trainer without a module here: `EpisodePlayer.play(problem, generate)` plays one episode with any asynchronous engine.
 
-None of these packages is installed with this one, and none is imported by `import mathturn_gym`. `docs/integrations.md` has
+None of these packages is installed with this one, and none is imported by `import mathturn_gym`. `docs/coming-from/index.md` has
 the shortest use of each, and what each has been tested against.
 """
 

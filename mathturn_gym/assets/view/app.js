@@ -14,6 +14,7 @@ const KEYS = [
   ["n  N", "next, previous token with p < 0.1"],
   ["s", "side by side"],
   ["m", "set the mathematics, or show it as written"],
+  ["x", "mark the episode"],
   ["g", "episodes or figures"],
   ["d", "light or dark"],
   ["Esc", "back"],
@@ -25,6 +26,8 @@ class App {
   constructor(page) {
     Object.assign(this, page);
     this.filters = noFilters();
+    this.marks = new Marks(page.about.title);
+    for (const set of this.sets) Object.assign(set, { marks: this.marks, all: this.sets });
     Object.assign(this, PLACE);
     this.panes = [];
     this.list = new RowList(at("rows"), at("rows-inner"), (row) => this.open(row, { enter: true }));
@@ -85,8 +88,12 @@ class App {
     document.title = plainText(`${this.about.title} · mathturn view`);
     const narrow = matchMedia("(max-width: 760px)").matches;
     if (this.row) this.open(this.row, { enter: narrow });
-    // With several sets, an episode that can be compared comes first.
-    else if (!narrow && this.shown.length) this.open((this.sets.length > 1 && this.shown.find((row) => this.partner(row))) || this.shown[0]);
+    else if (!narrow && this.shown.length) {
+      // With several sets, the page opens on a comparison: before and after.
+      const row = this.sets.length > 1 ? this.shown.find((one) => elsewhere(one)) : null;
+      if (row) this.beside = elsewhere(row);
+      this.open(row ?? this.shown[0]);
+    }
     if (this.about.live) new Live(this).start();
   }
 
@@ -197,6 +204,37 @@ class App {
       bar.addEventListener("click", () => this.setFilter("outcome", this.filters.outcome === outcome ? "" : outcome));
       bars.append(bar);
     }
+    at("outcomes-legend").textContent = bars.children.length ? "bar: at which turn it was first right, ✗ never" : "";
+    this.drawQuick();
+  }
+
+  /** The filters of one click, with how many episodes each would show. */
+  drawQuick() {
+    const chips = QUICK.map(([outcome, words]) => [outcome, words, this.rows.filter((row) => hasOutcome(row, outcome)).length]);
+    at("quick").replaceChildren(...chips.filter(([outcome, , count]) => count || this.filters.outcome === outcome).map(([outcome, words, count]) => {
+      const on = this.filters.outcome === outcome;
+      const chip = make("button", { type: "button", "aria-pressed": String(on), title: OUTCOMES[outcome] }, `${words} ${count.toLocaleString("en")}`);
+      chip.addEventListener("click", () => this.setFilter("outcome", on ? "" : outcome));
+      return chip;
+    }));
+    if (!this.sets.some((set) => set.rows.some((row) => this.marks.has(row)))) return;
+    const save = make("button", { type: "button", id: "save-marks", title: "The marked episodes as a JSON file" }, "export marks");
+    save.addEventListener("click", () => this.marks.save(this.sets));
+    at("quick").append(save);
+  }
+
+  toggleMark() {
+    if (!this.row) return;
+    this.marks.toggle(this.row);
+    this.drawMark();
+    this.list.show(this.shown, this.row);
+    this.drawQuick();
+  }
+
+  drawMark() {
+    const marked = this.marks.has(this.row);
+    at("mark").textContent = marked ? "★" : "☆";
+    at("mark").setAttribute("aria-pressed", String(marked));
   }
 
   // ---- an episode
@@ -241,7 +279,7 @@ class App {
     this.found = this.filters.query;
     at("panes").replaceChildren();
     at("panes").classList.toggle("two", rows.length > 1);
-    this.panes = shown.map(([row, dialogue, tokens], number) => ({ row, dialogue, tokens, root: this.pane(row, tokens, number), other: null }));
+    this.panes = shown.map(([row, dialogue, tokens], number) => ({ row, dialogue, tokens, root: this.pane(row, dialogue, number), other: null }));
     if (this.panes.length > 1) {
       this.panes[0].other = this.panes[1].tokens;
       this.panes[1].other = this.panes[0].tokens;
@@ -249,6 +287,7 @@ class App {
     at("panes").append(...this.panes.map((pane) => pane.root));
     this.drawBodies();
     at("compare").setAttribute("aria-pressed", String(Boolean(this.beside)));
+    this.drawMark();
     const alone = !this.beside && !this.partner(this.row);
     at("compare").disabled = alone;
     at("compare").textContent = alone ? "Only episode on this problem" : "Side by side";
@@ -306,9 +345,11 @@ class App {
   }
 
   /** One column: what the episode is, its group, and room for its dialogue or tokens. */
-  pane(row, tokens, number) {
+  pane(row, dialogue, number) {
     const title = make("h2");
-    appendText(title, row.problem);
+    const question = dialogue.messages.find((message) => message.role === "user" && message.text);
+    if (question) appendProse(title, question.text, { formulas: this.math ? question.formulas : [] });
+    else appendText(title, row.problem);
     const facts = make("p", { class: "facts-line" });
     const fact = (label, value) => {
       if (value === null || value === undefined || value === "") return;
@@ -327,6 +368,9 @@ class App {
     fact("tokens", row.tokens ? `${row.own.toLocaleString("en")} of ${row.tokens.toLocaleString("en")}` : null);
     fact("mean log-prob", row.logprob === null ? null : number4(row.logprob));
     fact("version", row.version);
+    const name = make("code", { class: "problem-id" });
+    appendText(name, row.problem);
+    facts.append(name);
     const header = make("header", {}, title, facts);
     const siblings = this.siblings(row);
     if (siblings.length > 1) header.append(this.siblingStrip(row, siblings, number));
@@ -470,13 +514,16 @@ class App {
       appendText(heading, title);
       charts.append(make("section", {}, make("div", { class: "heading" }, heading, ...legend), make("div", { class: "grid" }, ...members)));
     };
+    const curves = curveCharts(this.curves, this.axis, this.smoothing);
+    const draw = ([name, members]) => group(name || "run", members, this.curves.map((curve) => curve.name));
+    curves.filter(([name]) => name === "validation").forEach(draw);
     group("episodes", episodeCharts(this.sets, (part) => {
       this.showPage("episodes");
       this.filters.family = String(part.family);
       this.drawFilters();
       this.filter();
     }), this.sets.map((set) => set.name));
-    for (const [name, members] of curveCharts(this.curves, this.axis, this.smoothing)) group(name || "run", members, this.curves.map((curve) => curve.name));
+    curves.filter(([name]) => name !== "validation").forEach(draw);
     if (!charts.children.length) charts.append(make("p", { class: "empty" }, "Nothing was written here that could be drawn."));
   }
 
@@ -525,6 +572,7 @@ class App {
     on("color", "change", () => this.setColor(at("color").value));
     on("cells", "change", () => this.setCells(at("cells").value));
     on("math", "change", () => this.toggleMath());
+    on("mark", "click", () => this.toggleMark());
     on("compare", "click", () => this.toggleCompare());
     on("axis", "change", () => {
       this.axis = at("axis").value;
@@ -574,7 +622,7 @@ class App {
   toggleMath() {
     this.math = !this.math;
     this.writeAddress();
-    this.drawBodies();
+    if (this.row) this.redraw();
   }
 
   cycle(select, by) {
@@ -628,6 +676,7 @@ class App {
       t: () => this.setTab(this.tab === "tokens" ? "dialogue" : "tokens"),
       s: () => { if (!at("compare").disabled) this.toggleCompare(); },
       m: () => this.toggleMath(),
+      x: () => this.toggleMark(),
     };
     const tokens = {
       c: () => this.setColor(this.cycle(at("color"), 1)),

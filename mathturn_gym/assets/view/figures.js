@@ -1,7 +1,7 @@
 // Figures of the episodes, and the curves of the run: small charts with one crosshair.
 
 const SERIES = ["var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)", "var(--series-5)", "var(--series-6)"];
-const CHART = { width: 340, height: 190, left: 46, right: 10, top: 10, bottom: 24 };
+const CHART = { width: 340, height: 190, left: 54, right: 10, top: 10, bottom: 38 };
 const AXES = ["iteration", "step", "episodes", "tokens", "cpu_s", "epoch"];
 
 function svg(tag, attributes = {}, ...children) {
@@ -43,8 +43,8 @@ function smoothed(points, weight) {
 
 /** A chart of lines: series are [{name, color, points: [[x, y], …]}]. */
 class LineChart {
-  constructor(title, series, { smoothing = 0, percentages = false, onMove = null, words = shortNumber } = {}) {
-    Object.assign(this, { series: series.map((one) => ({ ...one, points: smoothed(one.points, smoothing) })), onMove, words });
+  constructor(title, series, { smoothing = 0, percentages = false, onMove = null, words = shortNumber, across = "" } = {}) {
+    Object.assign(this, { series: series.map((one) => ({ ...one, points: smoothed(one.points, smoothing) })), onMove, words, title, across });
     const all = this.series.flatMap((one) => one.points);
     const raw = series.flatMap((one) => one.points);
     const [xs, ys] = [all.map(([x]) => x), raw.map(([, y]) => y)];
@@ -76,8 +76,12 @@ class LineChart {
     }
     for (const tick of ticksOf(this.x.low, this.x.high, { whole: true })) {
       const [x] = this.place([tick, 0]);
-      root.append(svg("text", { x, y: CHART.height - 7, "text-anchor": "middle" }, shortNumber(tick)));
+      root.append(svg("text", { x, y: CHART.height - 22, "text-anchor": "middle" }, shortNumber(tick)));
     }
+    const middle = (CHART.left + CHART.width - CHART.right) / 2;
+    root.append(svg("text", { class: "axis", x: middle, y: CHART.height - 6, "text-anchor": "middle" }, this.across));
+    const up = { class: "axis", transform: `translate(9 ${(CHART.top + CHART.height - CHART.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" };
+    root.append(svg("text", up, this.title));
     for (const [at, one] of this.series.entries()) {
       if (smoothing) root.append(this.line(raw[at].points, one.color, "faint"));
       root.append(this.line(one.points, one.color, "line"));
@@ -185,7 +189,7 @@ function episodeCharts(sets, onFamily) {
       ...one,
       points: Array.from({ length: turns }, (_, k) => [k + 1, one.rows.filter((row) => row.firstRight >= 0 && row.firstRight <= k).length / one.rows.length]),
     }));
-    const chart = new LineChart("solved within k turns", lines, { percentages: true, words: (value) => percent(value), onMove: (x) => chart.tell(x) });
+    const chart = new LineChart("solved within k turns", lines, { percentages: true, across: "turns", words: (value) => percent(value), onMove: (x) => chart.tell(x) });
     charts.push(chart.root);
   }
   const families = [...new Set(some.flatMap((one) => one.rows.map((row) => row.family)))].filter((family) => family !== null);
@@ -222,6 +226,8 @@ function axesOf(curves) {
 /** Charts of the runs' curves over `axis`: groups of [name before the slash, charts]. */
 function curveCharts(curves, axis, smoothing) {
   const names = [...new Set(curves.flatMap((curve) => Object.keys(curve.columns)))].filter((name) => !AXES.includes(name));
+  const accuracy = (name) => (/(?:^|\/)acc@/.test(name) ? 0 : 1);
+  names.sort((a, b) => accuracy(a) - accuracy(b)); // what a run is for comes first
   const groups = new Map();
   const charts = [];
   for (const name of names) {
@@ -234,6 +240,8 @@ function curveCharts(curves, axis, smoothing) {
     const [group, ...rest] = name.split("/");
     const chart = new LineChart(plainText(rest.length ? rest.join("/") : name), series, {
       smoothing,
+      across: axis ?? "row",
+      percentages: /^acc@/.test(rest.join("/")),
       onMove: (x) => charts.forEach((one) => one.tell(x)),
     });
     charts.push(chart);

@@ -6,19 +6,79 @@ const OUTCOMES = {
   "": "any outcome",
   solved: "solved",
   first: "right at once",
-  later: "right after feedback",
+  later: "wrong → right",
+  lost: "right → wrong",
+  repeated: "repeated a wrong answer",
+  gained: "solved in the other set alone",
+  dropped: "solved in this set alone",
+  marked: "marked",
   never: "never right",
-  lost: "right, then wrong",
   none: "some turn without answer",
   undecided: "some turn undecided",
   cut: "some turn cut off",
 };
 
+/** Outcomes that are one click away, in fewer words. Those of two sets are there where the page has several. */
+const QUICK = [["later", "wrong → right"], ["lost", "right → wrong"], ["repeated", "repeated"], ["cut", "cut off"],
+  ["gained", "solved by the other alone"], ["dropped", "solved by this alone"], ["marked", "★ marked"]];
+
+/** The episodes that their reader marked. They are kept in the browser, under the page's title, and outlive the page. */
+class Marks {
+  constructor(title) {
+    this.place = `mathturn view: ${title}`;
+    this.names = new Set(this.stored((storage) => JSON.parse(storage.getItem(this.place) ?? "[]")) ?? []);
+  }
+
+  /** What a use of the browser's storage gives; null where the browser lends none (then marks last as long as the page). */
+  stored(use) {
+    try {
+      return use(localStorage);
+    } catch (error) {
+      if (!(error instanceof DOMException)) throw error;
+      return null;
+    }
+  }
+
+  name(row) {
+    return JSON.stringify([row.set.name, row.index, row.problem]);
+  }
+
+  has(row) {
+    return this.names.has(this.name(row));
+  }
+
+  toggle(row) {
+    const name = this.name(row);
+    if (!this.names.delete(name)) this.names.add(name);
+    this.stored((storage) => storage.setItem(this.place, JSON.stringify([...this.names])));
+  }
+
+  /** Gives the marked episodes of these sets as a file: what a program can select by. */
+  save(sets) {
+    const rows = sets.flatMap((set) => set.rows).filter((row) => this.has(row));
+    const told = rows.map((row) => ({ set: row.set.name, path: row.set.path, index: row.index, problem_id: row.problem, statuses: row.statuses }));
+    const url = URL.createObjectURL(new Blob([JSON.stringify(told, null, 1)], { type: "application/json" }));
+    make("a", { href: url, download: "marked.json" }).click();
+    URL.revokeObjectURL(url);
+  }
+}
+
+const solvedRow = (row) => row.firstRight >= 0 || row.solved === true;
+
+/** The same problem's episode in another set: the one of the same number, or the first. */
+function elsewhere(row) {
+  for (const set of row.set.all ?? []) {
+    const others = set === row.set ? undefined : set.byProblem.get(row.problem);
+    if (others) return others.find((other) => other.index === row.index) ?? others[0];
+  }
+  return null;
+}
+
 /** Whether a row has an outcome of the table above, or "turn 3": right for the first time at turn 3. */
 function hasOutcome(row, outcome) {
   if (outcome.startsWith("turn ")) return row.firstRight + 1 === Number(outcome.slice(5));
   switch (outcome) {
-    case "solved": return row.firstRight >= 0 || row.solved === true;
+    case "solved": return solvedRow(row);
     case "first": return row.firstRight === 0;
     case "later": return row.firstRight > 0;
     case "never": return row.firstRight < 0 && row.solved !== true;
@@ -26,6 +86,12 @@ function hasOutcome(row, outcome) {
     case "none": return row.statuses.includes("n");
     case "undecided": return row.statuses.includes("u");
     case "cut": return row.cut;
+    case "repeated": return row.repeated;
+    case "marked": return row.set.marks.has(row);
+    case "gained": case "dropped": {
+      const other = elsewhere(row);
+      return other !== null && solvedRow(row) !== solvedRow(other) && solvedRow(row) === (outcome === "dropped");
+    }
     default: return true;
   }
 }
@@ -145,13 +211,14 @@ class RowList {
 
   element(at) {
     const row = this.rows[at];
-    const name = make("b");
+    const question = make("b");
+    appendText(question, row.snippet || row.problem);
+    const name = make("span", { class: "snippet" });
     appendText(name, row.problem);
-    const snippet = make("span", { class: "snippet" });
-    appendText(snippet, row.snippet);
+    const star = row.set.marks.has(row) ? "★ " : "";
     const marks = make("span", { class: "marks" }, ...[...row.statuses.slice(0, 12)].map(statusMark));
-    const head = make("span", { class: "head" }, marks, name, make("span", { class: "grow" }), make("span", { class: "reward" }, row.reward === null ? "" : signed(row.reward)));
-    const element = make("div", { class: "row", role: "option", id: `row-${at}`, data: { at } }, head, make("span", { class: "below" }, snippet, make("span", {}, `#${row.index}`)));
+    const head = make("span", { class: "head" }, marks, question, make("span", { class: "grow" }), make("span", { class: "reward" }, row.reward === null ? "" : signed(row.reward)));
+    const element = make("div", { class: "row", role: "option", id: `row-${at}`, data: { at } }, head, make("span", { class: "below" }, name, make("span", {}, `${star}#${row.index}`)));
     element.setAttribute("aria-setsize", this.rows.length);
     element.setAttribute("aria-posinset", at + 1);
     element.style.top = `${at * ROW_HEIGHT}px`;

@@ -21,7 +21,7 @@ from mathturn_gym.show.view.records import ViewEpisode, from_episodes
 from mathturn_gym.show.view.sources import Curves, EpisodeSet, read_curves, read_sets, run_names
 from mathturn_gym.types import Episode
 
-_SCRIPTS: Final = ("data.js", "text.js", "scales.js", "tokens.js", "dialogue.js", "list.js", "figures.js", "app.js")
+_SCRIPTS: Final = ("data.js", "text.js", "tokens.js", "list.js", "figures.js", "app.js")
 """In this order: each uses what those before it define."""
 
 

@@ -90,7 +90,14 @@ def made(tmp_path_factory: pytest.TempPathFactory, before: list[Episode], after:
         (folder / name).mkdir()
         write_episodes(folder / name / "episodes.jsonl", episodes)
         lines = [
-            {"iteration": i, "tokens": 100 * i, "train/acc@1": gain * i / 20, "time/update_s": 1.0} for i in range(20)
+            {
+                "iteration": i,
+                "tokens": 100 * i,
+                "train/acc@1": gain * i / 20,
+                "validation/acc@1": gain,
+                "time/update_s": 1.0,
+            }
+            for i in range(20)
         ]
         (folder / name / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return write_view(folder / "view.html", [folder / "before", folder / "after"], tokenizer="builtin")
@@ -99,7 +106,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, before: list[Episode], after:
 @pytest.fixture
 def tab(browser: Any, made: Path) -> Iterator[Tab]:
     opened = Tab(browser, made.as_uri())
-    opened.page.wait_for_selector("#panes .body")  # a key before that has nothing to act on
+    opened.page.wait_for_selector(".pane + .pane .body")
+    opened.press("Escape")  # it opens on the comparison of its two runs; most tests read one
+    opened.wait("document.querySelectorAll('.pane').length === 1")
     yield opened
     assert opened.errors == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
@@ -132,7 +141,12 @@ def shoot(tab: Tab, shots: Path | None, name: str) -> None:
 
 def test_an_episode_is_read_as_its_dialogue(tab: Tab, before: list[Episode], shots: Path | None) -> None:
     first = before[0]
-    assert tab.text(".pane h2") == first.problem_id
+    assert tab.text(".problem-id") == first.problem_id
+    assert tab.text(".pane h2").startswith("Find the sum of the roots of")
+    assert tab.count(".pane h2 math") == 1
+    sent = tab.text(".message .sent")
+    assert "as sent" in sent
+    assert "<|im_start|>user" in sent
     assert tab.texts(".message h3 b") == [
         "problem",
         *[name for k in range(first.num_turns) for name in (f"turn {k + 1}", "feedback")][: 2 * first.num_turns - 1],
@@ -305,6 +319,46 @@ def test_the_address_leads_back_to_the_same_place(tab: Tab, opening: Callable[..
 # ---- two runs
 
 
+def test_two_runs_open_on_their_comparison(opening: Callable[..., Tab]) -> None:
+    tab = opening()
+    tab.page.wait_for_selector(".pane + .pane .body")
+    assert [text.split()[1] for text in tab.texts(".facts-line")] == ["before", "after"]
+    assert len(set(tab.texts(".problem-id"))) == 1
+
+
+def test_what_changed_is_one_click_away(tab: Tab, before: list[Episode]) -> None:
+    later = sum(e.solved and not e.verdicts[0].correct for e in before)
+    chips = {text.rpartition(" ")[0]: int(text.rpartition(" ")[2]) for text in tab.texts("#quick button")}
+    assert chips["wrong → right"] == later > 0
+    repeated = sum(
+        len({v.answer for v in e.verdicts if not v.correct and v.answer})
+        < sum(not v.correct and v.answer is not None for v in e.verdicts)
+        for e in before
+    )
+    assert chips["repeated"] == repeated > 0
+    assert chips["solved by the other alone"] > 0
+    tab.page.click("#quick button:has-text('wrong → right')")
+    assert tab.text("#count") == f"{later} of {len(before)}"
+    tab.page.click("#quick button:has-text('wrong → right')")
+    assert tab.text("#count") == f"{len(before)} episodes"
+    assert "first right" in tab.text("#outcomes-legend")
+
+
+def test_marks_survive_a_reload_and_are_exported(tab: Tab, before: list[Episode], tmp_path: Path) -> None:
+    assert tab.count("#save-marks") == 0
+    tab.press("x")
+    assert tab.page.get_attribute("#mark", "aria-pressed") == "true"
+    tab.page.reload()
+    tab.page.wait_for_selector("#quick #save-marks")
+    tab.page.click("#quick button:has-text('marked 1')")
+    assert tab.text("#count") == f"1 of {len(before)}"
+    with tab.page.expect_download() as download:
+        tab.page.click("#save-marks")
+    download.value.save_as(tmp_path / "marked.json")
+    (told,) = json.loads((tmp_path / "marked.json").read_text())
+    assert (told["set"], told["index"], told["problem_id"]) == ("before", before[0].index, before[0].problem_id)
+
+
 def test_the_same_problem_side_by_side_in_two_runs(tab: Tab, after: list[Episode], shots: Path | None) -> None:
     tab.page.click("#compare")
     tab.wait("document.querySelectorAll('.pane').length === 2")
@@ -346,7 +400,6 @@ def test_log_probs_of_the_same_tokens_are_subtracted(
     changed = [replace(e, logprobs=(e.logprobs * 2).astype("float32")) for e in before]
     path = write_view(tmp_path / "v.html", {"sampler": before, "trainer": changed}, tokenizer="builtin")
     tab = opening("tab=tokens&color=difference", path=path)
-    tab.press("s")
     tab.wait("document.querySelectorAll('.pane').length === 2")
     assert tab.page.input_value("#color") == "difference"
     assert tab.count(".token.split") == 0
@@ -361,13 +414,17 @@ def test_log_probs_of_the_same_tokens_are_subtracted(
 def test_curves_and_figures(tab: Tab, before: list[Episode], after: list[Episode], shots: Path | None) -> None:
     tab.press("g")
     titles = tab.texts("#charts h2")
-    assert titles == ["episodes", "train", "time"]
+    assert titles == ["validation", "episodes", "train", "time"]
+    assert tab.page.locator(".chart").first.locator("figcaption b").inner_text() == "acc@1"
+    assert tab.page.locator(".chart").first.locator("text.axis").all_text_contents() == ["iteration", "acc@1"]
     assert {"solved within k turns", "solved by family", "acc@1", "update_s"} <= set(tab.texts(".chart figcaption b"))
-    chart = tab.page.locator(".chart", has_text="acc@1").locator("svg")
+    train = tab.page.locator("#charts section", has=tab.page.locator("h2", has_text="train"))
+    chart = train.locator(".chart", has_text="acc@1").locator("svg")
     assert chart.locator("path.line").count() == 2
+    chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
     tab.page.mouse.move(box["x"] + box["width"] * 0.98, box["y"] + 50)
-    told = tab.page.locator(".chart", has_text="acc@1").locator(".told").inner_text()
+    told = train.locator(".chart", has_text="acc@1").locator(".told").inner_text()
     assert "0.19" in told
     assert "0.57" in told
     assert "at 19" in told
