@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -184,12 +185,10 @@ class JudgedVerifier:
         seconds = time.perf_counter() - start
         for case, outcome in zip(cases, outcomes, strict=True):
             verdicts[case.place] = self._judged(verdicts[case.place], case, outcome, seconds)
-        self._count(
-            verdicts=len(verdicts),
-            disagreements=sum(case.disagreement for case in cases),
-            remembered=sum(outcome.remembered for outcome in outcomes),
-            **{name: sum(outcome.name == name for outcome in outcomes) for name in {one.name for one in outcomes}},
-        )
+        told = Counter(verdicts=len(verdicts), disagreements=sum(case.disagreement for case in cases))
+        told.update([one.name for one in outcomes] + ["remembered" for one in outcomes if one.remembered])
+        with self._lock:
+            self._counts = self._counts.plus(**told)
         return verdicts
 
     def _cases(
@@ -333,10 +332,6 @@ class JudgedVerifier:
                 f" because of {type(raised[-1]).__name__}: {raised[-1]}"
             ) from raised[-1]
 
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            self._counts = self._counts.plus(**more)
-
     # ---- life
 
     def warm(self) -> None:
@@ -370,9 +365,14 @@ class JudgedVerifier:
 _ALL: WeakSet[JudgedVerifier] = WeakSet()
 
 
-# A forked process inherits locks, and not the threads that hold them.
+def _renew_all() -> None:
+    """In a forked process, which inherits locks, and not the threads that hold them."""
+    for one in _ALL:
+        one._renew()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: [one._renew() for one in _ALL])
+    os.register_at_fork(after_in_child=_renew_all)
 
 
 def _loaded(judge: Judge | str) -> Judge:

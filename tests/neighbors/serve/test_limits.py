@@ -90,6 +90,9 @@ MALFORMED: list[Any] = [
     '{"type": "reset", "data": {"seed": NaN}}',
     '{"type": "reset", "data": {"episode_id": "\\ud800"}}',
     '{"type": "\\udfff", "data": {}}',
+    *(json.dumps({"type": "reset", "data": {name: [1]}}) for name in ("split", "index", "problem_id", "send_tokens")),
+    '{"type": "reset", "data": {"split": {"a": 1}}}',
+    '{"type": "reset", "data": {"seed": 1e999}}',
 ]
 
 
@@ -99,6 +102,7 @@ def test_a_malformed_message_is_answered_and_the_session_goes_on(serving: Servin
     with connected(server) as connection:
         reply = ask(connection, message)
         assert reply["type"] == "error" or reply["data"].get("error"), reply
+        assert "the server failed" not in str(reply)
         assert ask(connection, RESET)["type"] == "observation"
         assert ask(connection, message)["type"] in ("error", "mcp")
         assert ask(connection, message)["type"] in ("error", "mcp")
@@ -513,7 +517,15 @@ def test_a_forwarded_address_is_believed_where_it_is_asked_for(serving: Serving,
 
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 100_000, b'{"seed": NaN}', b'{"episode_id": "\\ud800"}', b"\xff", b"[]", b'{"seed": ' + b"7" * 6000 + b"}"],
+    [
+        b"[" * 100_000,
+        b'{"seed": NaN}',
+        b'{"seed": 1e999}',
+        b'{"episode_id": "\\ud800"}',
+        b"\xff",
+        b"[]",
+        b'{"seed": ' + b"7" * 6000 + b"}",
+    ],
 )
 def test_a_malformed_body_is_a_400(serving: Serving, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     server = serving()
