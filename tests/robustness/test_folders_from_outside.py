@@ -271,7 +271,7 @@ READ_BY_VIEW = ("config.json", "metrics.jsonl", "episodes_train.jsonl", "checkpo
 def in_time(function: Callable[[], object]) -> BaseException | None:
     """What a function raises; a hang is an error of its own."""
     signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(AssertionError("it hangs")))
-    signal.alarm(60)
+    signal.alarm(600)
     try:
         function()
     except (MathTurnError, SystemExit) as error:

@@ -34,7 +34,7 @@ def serving(follower: Follower) -> Iterator[ViewServer]:
 
 def ask(url: str, path: str, host: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], str]:
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     body = answer.read().decode()
