@@ -52,7 +52,7 @@ PACKAGES_verifiers := verifiers==0.4.0 uv==0.13.9
 PACKAGES_verl := torch==2.13.0 verl==0.9.1
 $(foreach one,$(NEIGHBORS),$(eval TESTS_$(one) := tests/neighbors/test_$(one).py $(REWARDS)))
 
-.PHONY: help check clean coverage demo demo-llm dist docs fuzz licenses lint quick smoke smollm test test-fresh test-integrations test-light \
+.PHONY: help check clean coverage demo demo-llm dist docs fuzz licenses lint mutants quick smoke smollm test test-fresh test-integrations test-light \
   test-llm test-slow test-view test-vllm tests
 
 help: ## this list
@@ -81,6 +81,9 @@ tests: $(VENV)/.dev ## tests, doctests and notebooks without lint
 test-slow: export MATHTURN_THOROUGH := 1
 test-slow: $(VENV)/.dev ## the tests that make test leaves out because they are long; before a release
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or hypothesis"
+
+mutants: $(VENV)/.dev ## small changes to the code that guards data and doors: a test must fail for 19 of 20; hours, and it can be stopped; before a release
+	$(BIN)/python benchmarks/mutants.py $(MUTANTS)
 
 coverage: $(VENV)/.dev ## how much of the package make test reaches
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered

@@ -185,7 +185,10 @@ def told(*arguments: str) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
-def test_a_judge_on_a_server_is_asked_and_its_share_told(server: Any, tmp_path: Path) -> None:
+def test_a_judge_on_a_server_is_asked_and_its_share_told(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     server.says = lambda messages: f"VERDICT {mark_of(messages)}: RIGHT"
     judge = ("--judge", server.url, "--judge-model", "fake", "--judge-cache", str(tmp_path / "judge.jsonl"))
     out, err = told(LONG, "--gold", "999", "--json", *judge)
