@@ -149,7 +149,7 @@ def _to_ascii(text: str) -> str:
 
 
 # What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
-_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct|:=")
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,?\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
 _FONTS = (
     "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
@@ -199,10 +199,13 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         # A sign of currency in front of a number is its unit.
         (
             "$ \\",
-            r"\\\$\s*(-?\d[\d,]*(?:\.\d+)?|-?\.\d+)(?=\s*(?:$|[$.;})\x01]|,\s|\\text\s*\{\s*(?:and|or|\}|dollars?)))",
+            r"(?<!\d)\\\$\s*(-?\d[\d,]*(?:\.\d+)?|-?\.\d+)(?=\s*(?:$|[$.;})\x01]|,\s|\\text\s*\{\s*(?:and|or|\}|dollars?)))",
             r"\1\\text{ dollars}",
         ),
-        ("$ \\", r"\\\$|\$", ""),
+        (r"\num", r"\\num\s*\{(-?[\d.,]+)\}", r"\1"),
+        (r"\text", r"\A\s*\\text\s*\{\s*USD\s*\}\s*([\d.,]+)\s*\Z", r"\1\\text{ dollars}"),
+        (r"\mathbb", r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\^|_)\s*(?:\{\s*(?:>\s*0|\+)\s*\}|\+)", r"(0,\\infty)"),
+        ("$ \\", r"(?<!\d)\\?\$|\\?\$(?!\d)", ""),
         (
             r"\ {,}",
             r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\s*\{\s*,\s*\}\s*(?=\d{3})|(?<=\d)(?:\\[,; ]|~)(?=\d{3}(?!\d))",
@@ -235,8 +238,8 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
             r"(?<![\d}).] )(?<![\d}).])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([A-IMO-UX-Zabcdefijknopqruvwxyz])\s*\}",
             r"{\1\2}",
         ),
-        (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
-        (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}(?!\s*\S)", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]*\d[\d.,]*)\s*\}", r"{\1}"),
         (r"\text", r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
         (
             r"\textdegree \degree \deg \circ",
@@ -253,7 +256,9 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         (r"\begin", r"\\begin\{(?:[pbBvV]?(?:small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{matrix}"),
         (r"\end", r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
         ("percent pct", r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
-        ("\\", r"\\#", ""),
+        ("{}", r"(?<=\d)\{\}(?=\d)", ""),
+        # A comma in braces is a decimal one, but for thousands, which were read above.
+        ("{,}", r"(?<=\d)\{,\}(?=\d)", ","),
     ]
 ]
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
@@ -394,7 +399,7 @@ def clean(text: str) -> str:
     if (sign := _BEFORE.match(text)) is not None:
         text = text[sign.end() :]
     if not text[-1:].isalnum():
-        text = text.rstrip(_AFTER)
+        text = text.rstrip(_AFTER + "\\" if text.endswith(("\\", "\\ ")) else _AFTER)
     text = text.strip()
     if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()

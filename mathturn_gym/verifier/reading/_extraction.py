@@ -59,7 +59,8 @@ _IS = (
 _SENTENCE_CUE = re.compile(
     rf"(?:{_ANSWER}){_MARKUP}"
     # What the answer is to: "answer to the question is", "answer, in centimeters:".
-    r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot)"
+    r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot|"
+    r"(?:no|non|never|ne|n['’]est|pas|nicht|kein\w*|niet|não|nem|ikke|inte|nie|не|bukan|tidak|không|nunca|jamais)\b)"
     r"[^\s.:;!?。：！？=]{1,24}){0,8}?(?:[^\s\x00-\x7f。：！？]{0,10}?)"
     rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))(?:\s?(?:option|choice|选项)(?=[\s(]{{0,3}}[A-Z]\b))?",
     re.IGNORECASE,
@@ -77,13 +78,18 @@ _OR = re.compile(r"\bor\b")
 _MATHS = re.compile(r"[\d\\=<>^+*/√π∞-]|\$|^\(?[A-Z]\)?$")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
 _STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know))\b", re.IGNORECASE)
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know)|(?:real|true|actual|correct) "
+    r"(?:answer|value|result|one) (?:is|was|should))\b", re.IGNORECASE)
 _ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
 # Letters that are words of English where a sentence ends in them: "This is a".
 _PROSE_LETTERS = frozenset("aI")
 _BULLET = re.compile(r"[ \t]{0,20}[-*•][ \t]+")
 # Characters that may follow the paragraph in which the answer is told, and not take it back.
 _AFTERWORD = 60
+
+
+# In a sentence `3 5` is no 35; in a formula no space is drawn.
+_APART = re.compile(r"(?<![\d.,])\d(?: \d)+(?![\d.,/])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +113,9 @@ class Extraction:
 
     @property
     def measured(self) -> str:
-        """The answer with what it counts: a measure that is not the gold's is compared too."""
-        return f"{self.text}\\text{{ {self.behind}}}" if self.behind else self.text
+        """The answer as it is compared: with what it counts, and with the spaces between digits that a sentence draws."""
+        text = self.text if self.rule == "box" else _APART.sub(lambda digits: digits.group().replace(" ", "\\ "), self.text)
+        return f"{text}\\text{{ {self.behind}}}" if self.behind else text
 
 
 def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | None:

@@ -232,6 +232,8 @@ class _Parser:
             return True
         if token.value == "|":
             return self.bars == 0
+        if token.value == "[" and all(later.value != "]" for later in self.tokens[self.at + 1 :]):
+            return False  # `[1, 2[`
         return token.kind == "op" and (
             token.value in ("(", "{", "[", *_ACCENTS, "\\sqrt", "\\frac", "\\binom", "\\lfloor", "\\lceil", "\\begin{matrix}")
             or token.value in _CONSTANTS
@@ -638,7 +640,7 @@ class _Parser:
         if closing is None or closing.value not in (")", "]", "["):
             raise ParseError("bracket not closed")
         self.at += 1
-        if closing.value == "[" and opening != "]":
+        if closing.value == "[" and (opening == "(" or inner.kind != "list"):
             raise ParseError("bracket not closed")
         left = "[" if opening == "[" else "("
         right = "]" if closing.value == "]" else ")"

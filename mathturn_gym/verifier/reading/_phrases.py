@@ -123,7 +123,9 @@ _CHANGES = _listed(
     however yet still whereas otherwise else as than to from by with within into onto out on upon at through
     throughout across via amid among between along toward towards for regarding concerning according depending
     depends subject it its it's itself this that these those he she they we you i who whom whose which what why how
-    me him us them such same some always sideways anything something everything all many much several few enough himself herself
+    me him us them such same some always sideways sometimes besides nowadays
+    afterwards basis ones twos threes fours fives sixes sevens eights nines tens twelves twenties thirties forties fifties
+    sixties seventies eighties nineties multiples minuses pluses grands folds sums ratios averages digits percentiles anything something everything all many much several few enough himself herself
     themselves ourselves myself yourself here there
     """
 )
@@ -143,7 +145,7 @@ _UNCOUNTED = _listed(
     """
     people men women children feet teeth mice geese fish sheep deer dice data cattle police oxen criteria fries
     total totals altogether together remaining left combined overall apiece unit work wide long tall high deep thick
-    old away percent pm am usd hrs per
+    old away percent pm am usd hrs per text
     """
 )
 # Words in -s that name nothing.
@@ -217,6 +219,8 @@ def may_precede(words: str) -> bool:
     >>> [may_precede(words) for words in ("The answer is", "exactly", "half of", "the largest value of $n$ is", "never")]
     [True, True, False, True, False]
     """
+    if "\\{" in words or "\\(" in words:
+        return False
     plain = " ".join(_ELSEWHERE.sub(" ", words).split()).strip(" ,;(\"'“")
     if not plain:
         return True

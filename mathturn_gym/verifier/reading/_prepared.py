@@ -26,7 +26,7 @@ _MAX_DIGITS = 640
 _OPEN_BOX = re.compile(r"\\boxed\s*\{")
 _BOXES = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")
 _OUTSIDE = re.compile(r"\\(?:boxed|fbox)\s*\{[^{}]*\}")
-_OPERATOR = re.compile(r"[-+*/^_\d!%]")
+_OPERATOR = re.compile(r"[-+*/^_\d!%]|\\(?:[dt]?frac|sqrt|ln|log|sin|cos|tan|sum|int|binom|left|[lr]floor|[lr]ceil|overline)(?![a-z])")
 _WORDS = re.compile(r"(?<!\\)\b[a-zA-Z]{2,}")
 
 

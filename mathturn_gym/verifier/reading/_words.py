@@ -48,9 +48,14 @@ _AND_A_PART = re.compile(r"\d{1,9} and (?:a|one|two|three) [a-z]+")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
-_CHOICE = re.compile(r"[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
+_CHOICE = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice)\s)?[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
 _CHOICE_LETTER = re.compile(r"\(([A-J])\)")
-_LABELLED = re.compile(r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*\S.*", re.DOTALL)
+# `(B) is wrong` says something of B.
+_LABELLED = re.compile(
+    r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*(?!(?:is|are|was|isn['’]t|cannot|can['’]t|would|should|may|might|could|seems|fails|or|and|not|"
+    r"but|if|unless|contradicts)\b)\S.*",
+    re.DOTALL,
+)
 
 
 def _unwrapped(text: str) -> str:

@@ -109,7 +109,8 @@ _DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
 _SIDE_BY_SIDE = re.compile(r"\d\s+\d")
 
 
-_BROKEN_OFF = re.compile(r"(?:\\(?:ldots|cdot|times|frac|sqrt)|[-+*/^_=<>{(\[])\s*\Z")
+# `[1, 2[` is a half-open interval.
+_BROKEN_OFF = re.compile(r"(?:\\(?:ldots|cdot|times|frac|sqrt)|[-+*/^_=<>{(]|\A[^\[\]]*\[)\s*\Z")
 
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -342,6 +343,8 @@ def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Round
 def _text(gold: Prepared, answer: Prepared) -> Finding | None:
     if gold.choice is not None and answer.choice is not None:
         equal = gold.choice == answer.choice
+    elif gold.choice is not None and answer.text[:1] in ("+", "-"):
+        equal = False
     elif (gold.choice is None) != (answer.choice is None) and "=" in gold.text + answer.text:
         # `B=C` does not choose C.
         equal = False

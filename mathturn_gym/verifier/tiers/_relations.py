@@ -387,6 +387,13 @@ class _Bare(Transformer):
         # |AB| is the length of AB; |x| is no x.
         return self.visit(node.args[0]) if _segment(node.args[0]) else node
 
+    def visit_sym(self, node: Node) -> Node:
+        # The line over AB says that it is a segment.
+        letters = str(node.value).removeprefix("bar:")
+        if letters == node.value or len(letters) < 2 or not letters.isupper():
+            return node
+        return Node("mul", tuple(Node("sym", (), letter) for letter in letters))
+
     def visit_mul(self, node: Node) -> Node:
         args = tuple(self.visit(arg) for arg in node.args if arg.value not in ("\\angle", "\\triangle"))
         return args[0] if len(args) == 1 else Node("mul", args)

@@ -253,6 +253,9 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     ):
         # x=1 or x=2 is not x=1 and x=2.
         return False
+    if {"or"} in words and words[0] != words[1] and len({_name(item) for item in gold.args} - {None}) > 1:
+        # a=2 or b=5 is not a=2, b=5.
+        return False
     if mixes_and_with_or(gold) or mixes_and_with_or(answer):
         try:
             left, right = (clauses(node) if mixes_and_with_or(node) else _members(node) for node in (gold, answer))
