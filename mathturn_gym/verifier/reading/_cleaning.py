@@ -5,6 +5,7 @@ Everything here is a handful of linear passes over a text of bounded length; not
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from typing import Final
@@ -151,9 +152,7 @@ def _to_ascii(text: str) -> str:
 # What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
 _SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,?\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
-_FONTS = (
-    "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
-)
+_FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
 _TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
 _STYLES = (
     "displaystyle textstyle scriptstyle limits nolimits strut mathstrut relax nonumber notag centering noindent tiny scriptsize "
@@ -408,6 +407,8 @@ def clean(text: str) -> str:
     elif text.startswith("[") and text.endswith("]") and not any(sign in text[1:-1] for sign in "[](),"):
         text = text[1:-1].strip()
     text = " ".join(text.split())
+    if "P(" in text or "P (" in text:
+        text = _CONDITION.sub(r"\1\\mid \2", text)
     if "'" in text:
         text = _SWISS_THOUSANDS.sub(lambda match: match.group().replace("'", ""), text)
     if text[:1].isdigit() and (ordinal := _ORDINAL.fullmatch(text)) is not None:
@@ -438,6 +439,7 @@ def _without_frame(text: str) -> str:
     return " ".join(entry for entry in entries if entry) if broken else text
 
 
+_CONDITION = re.compile(r"(P\s?\([^()|]{1,60})\|([^()|]{1,60}\))")
 _SWISS_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
 _BRACED_COMMA = re.compile(r"\{\s*,\s*\}")
 _ORDINAL = re.compile(r"(\d+)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)(?:\s*\})*")
@@ -473,17 +475,29 @@ def _unbraced(text: str) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=2048)
+def _rules_for(signs: frozenset[str]) -> tuple[tuple[int, re.Pattern[str], str], ...]:
+    """The rules that may apply to a text with these signs, with their places among all."""
+    return tuple(
+        (index, pattern, replacement)
+        for index, (needed, pattern, replacement) in enumerate(_RULES)
+        if not needed.isdisjoint(signs)
+    )
+
+
 def _respelt(text: str) -> str:
     """The text after all rules that may apply to it, in their order."""
-    found = _SIGNS.intersection(_SIGN.findall(text))
-    if not found:
-        return text
-    for signs, pattern, replacement in _RULES:
-        if not signs.isdisjoint(found):
-            changed = pattern.sub(replacement, text)
-            if changed != text:
-                text = changed
-                found = _SIGNS.intersection(_SIGN.findall(text))
+    signs = _SIGNS.intersection(_SIGN.findall(text))
+    done = -1
+    while signs:
+        for index, pattern, replacement in _rules_for(signs):
+            if index > done and (changed := pattern.sub(replacement, text)) != text:
+                # Other signs may stand there now, and other rules apply.
+                text, done = changed, index
+                signs = _SIGNS.intersection(_SIGN.findall(text))
+                break
+        else:
+            break
     return text
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from mathturn_gym.verifier.reading._delimiters import WINDOW, Formula, Span, boxed, closing_brace, formulas
 from mathturn_gym.verifier.reading._statements import (
@@ -78,8 +77,11 @@ _OR = re.compile(r"\bor\b")
 _MATHS = re.compile(r"[\d\\=<>^+*/√π∞-]|\$|^\(?[A-Z]\)?$")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
 _STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know)|(?:real|true|actual|correct) "
-    r"(?:answer|value|result|one) (?:is|was|should))\b", re.IGNORECASE)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know)|(?:real|true|actual|correct) "
+    r"(?:answer|value|result|one) (?:is|was|should))\b",
+    re.IGNORECASE,
+)
 _ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
 # Letters that are words of English where a sentence ends in them: "This is a".
 _PROSE_LETTERS = frozenset("aI")
@@ -92,8 +94,7 @@ _AFTERWORD = 60
 _APART = re.compile(r"(?<![\d.,])\d(?: \d)+(?![\d.,/])")
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
+class Extraction(NamedTuple):
     """An answer as it stands in a response.
 
     Args:
@@ -109,13 +110,18 @@ class Extraction:
     start: int
     end: int
     rule: str
-    behind: str = field(default="", repr=False, compare=False)
+    behind: str = ""
 
     @property
     def measured(self) -> str:
         """The answer as it is compared: with what it counts, and with the spaces between digits that a sentence draws."""
-        text = self.text if self.rule == "box" else _APART.sub(lambda digits: digits.group().replace(" ", "\\ "), self.text)
+        text = self.text
+        if " " in text and "\\" not in text and self.rule in _SENTENCES:
+            text = _APART.sub(lambda digits: digits.group().replace(" ", "\\ "), text)
         return f"{text}\\text{{ {self.behind}}}" if self.behind else text
+
+
+_SENTENCES = ("tag", "hash", "phrase", "whole", "line")
 
 
 def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | None:
@@ -132,7 +138,7 @@ def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | 
     >>> extract("\\boxed{1} and \\boxed{2}").text
     '1, 2'
     >>> extract("Final Answer: The largest $n$ is 34."), extract("It is 34?", "lenient").rule
-    (Extraction(text='34', start=33, end=35, rule='phrase'), 'number')
+    (Extraction(text='34', start=33, end=35, rule='phrase', behind=''), 'number')
     """
     offset = max(0, len(response) - MAX_RESPONSE)
     text = response[offset:] if offset else response
@@ -239,7 +245,7 @@ def _value(text: str, start: int, end: int, rule: str) -> Extraction | None:
     if span is None or behind is None:
         return None
     found = _trimmed(text, *_undelimited(text, *span), rule)
-    return found and replace(found, behind=behind)
+    return found and found._replace(behind=behind)
 
 
 def _told(text: str, *, strict: bool) -> Extraction | None:

@@ -36,7 +36,7 @@ PARTS |= {f"{name}s": value for name, value in PARTS.items() if name[-1] != "s"}
 # Before a value: a closed grammar. What is asked is named by these words, in front of "is" or a sign of equality.
 _FILLERS = _listed(
     """
-    a an the of to exactly precisely just simply total answer answers final result value so thus hence therefore
+    a an ans in the of to exactly precisely just simply total answer answers final result value so thus hence therefore
     then and equal overall altogether there it this that we i get have find obtain conclude indeed finally now
     approximately usd dollar dollars euro euros
     """
@@ -114,7 +114,7 @@ _CHANGES = _listed(
     ignored ignoring extraneous inadmissible forbidden disallowed counterexample contradiction contradictory lie
     lies lying doubtful doubt doubts questionable hypothetical hypothetically fictional conjecture conjectured
     estimate estimated estimates estimation tentative random typo typos actually vs versus against contrary unequal
-    different differs differ differing distinct disagree avoid avoided avoiding missing misses miss fails fail
+    differs differ differing disagree avoid avoided avoiding missing misses miss fails fail
     failed failing unacceptable insufficient inadequate outside is isn't are aren't was wasn't were be been being am
     equal equals equaled has had have having do does doesn't did didn't don't can cannot can't could couldn't may
     might must mustn't shall should shouldn't will won't would wouldn't ought let lets become becomes became
@@ -131,11 +131,13 @@ _CHANGES = _listed(
 )
 _COUNTING_LY = _listed(
     """
-    exactly precisely family assembly supply jelly fly lily belly butterfly early daily weekly monthly yearly hourly
+    exactly precisely only family assembly supply jelly fly lily belly butterfly early daily weekly monthly yearly hourly
     july italy reply ally bully
     """
 )
-_TOTALS = re.compile(r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b")
+_TOTALS = re.compile(
+    r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b"
+)
 _MAX_COUNTED = 12
 # Where sentences end in their verb.
 _FINAL = re.compile(r"(?:です|である|だ|입니다|이다|है|হয়|ครับ|ค่ะ)[\s。.]*\Z")

@@ -146,7 +146,11 @@ def strip_span(text: str, start: int, end: int) -> Span:
         start += 1
     while end > start and text[end - 1] in _TRAILING:
         # A quote that nothing opened is a prime: `45'`, `f(x)'`.
-        if text[end - 1] in _QUOTES and _OPENS.search(text, begin, end - 1) is None and text[end - 2].isalnum() | (text[end - 2] in ")}'"):
+        if (
+            text[end - 1] in _QUOTES
+            and _OPENS.search(text, begin, end - 1) is None
+            and text[end - 2].isalnum() | (text[end - 2] in ")}'")
+        ):
             break
         if text[end - 1] == "_" and "_" not in text[begin : end - 1]:
             break

@@ -126,8 +126,8 @@ def spelt_out(text: str) -> str | None:
     if not text or not (text[0].isalpha() or text.startswith("\\text") or _AND_A_PART.fullmatch(text)):
         return None
     plain = _unwrapped(text).lower().rstrip(".")
-    if plain in ("a dozen", "one dozen"):
-        return "12"
+    if plain in _SINGLE:
+        return _SINGLE[plain]
     counted, _, noun = plain.rpartition(" ")
     # `three apples` are three of them.
     if noun in ("dozen", "dozens") and (dozens := _number_in_words(counted or "one")) is not None:
@@ -136,6 +136,7 @@ def spelt_out(text: str) -> str | None:
     return _SAME_AS.get(plain) or _number_in_words(plain) or (_number_in_words(counted) if named else None)
 
 
+_SINGLE = {"a dozen": "12", "one dozen": "12", "half": "\\frac{1}{2}"}
 _SIGNED = re.compile(r"(?:^|\s)-\s*\d")
 
 

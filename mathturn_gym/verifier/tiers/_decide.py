@@ -106,6 +106,9 @@ def asks_for_number(gold: Prepared) -> bool:
 _DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
 
 
+# `1.234,5`, and `1,00,000` as India writes it: numbers where the other side is that number, and lists elsewhere.
+_POINT_GROUPS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+,\d+")
+_INDIAN_GROUPS = re.compile(r"-?[1-9]\d?(?:,\d{2})+,\d{3}")
 _SIDE_BY_SIDE = re.compile(r"\d\s+\d")
 
 
@@ -213,10 +216,90 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
 
 # What the symbolic tier reads; it drops other signs, and would compare the rest.
 _READ_BY_OTHERS = frozenset(
-    "+ - * / ^ _ = < > ( ) [ ] { } | ! , : . & % \\text \\frac \\sqrt \\int \\iint \\oint \\sum \\prod \\lim \\infty "
-    "\\to \\partial \\binom \\choose \\over \\cdot \\times \\div \\pm \\mp \\le \\leq \\ge \\geq \\lt \\gt \\ne \\neq \\in "
-    "\\cup \\cap \\setminus \\mathbb \\begin \\end \\{ \\} \\degree \\lfloor \\rfloor \\lceil \\rceil \\emptyset \\ldots \\pi "
-    "\\limits \\bar \\overline \\hbar \\det \\mid \\quad \\lor \\land \\forall \x01 \\exp \\max \\min \\gcd".split(" ")
+    [
+        "+",
+        "-",
+        "*",
+        "/",
+        "^",
+        "_",
+        "=",
+        "<",
+        ">",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "|",
+        "!",
+        ",",
+        ":",
+        ".",
+        "&",
+        "%",
+        "\\text",
+        "\\frac",
+        "\\sqrt",
+        "\\int",
+        "\\iint",
+        "\\oint",
+        "\\sum",
+        "\\prod",
+        "\\lim",
+        "\\infty",
+        "\\to",
+        "\\partial",
+        "\\binom",
+        "\\choose",
+        "\\over",
+        "\\cdot",
+        "\\times",
+        "\\div",
+        "\\pm",
+        "\\mp",
+        "\\le",
+        "\\leq",
+        "\\ge",
+        "\\geq",
+        "\\lt",
+        "\\gt",
+        "\\ne",
+        "\\neq",
+        "\\in",
+        "\\cup",
+        "\\cap",
+        "\\setminus",
+        "\\mathbb",
+        "\\begin",
+        "\\end",
+        "\\{",
+        "\\}",
+        "\\degree",
+        "\\lfloor",
+        "\\rfloor",
+        "\\lceil",
+        "\\rceil",
+        "\\emptyset",
+        "\\ldots",
+        "\\pi",
+        "\\limits",
+        "\\bar",
+        "\\overline",
+        "\\hbar",
+        "\\det",
+        "\\mid",
+        "\\quad",
+        "\\lor",
+        "\\land",
+        "\\forall",
+        "\x01",
+        "\\exp",
+        "\\max",
+        "\\min",
+        "\\gcd",
+    ]
     + [f"\\{name}" for name in (*FUNCTIONS, *GREEK)]
 )
 _SIGN = re.compile(r"\\[a-zA-Z]+|\\.|[^\sa-zA-Z0-9]")
@@ -261,7 +344,7 @@ _ABOUT = re.compile(r"\\(?:approx|simeq)(?![a-zA-Z])")
 
 
 def _false_approximation(text: str) -> bool:
-    """Whether two numbers that are said to be about equal differ by more than a twentieth: `6 \\approx 7` is no 6."""
+    r"""Whether two numbers that are said to be about equal differ by more than a twentieth: `6 \\approx 7` is no 6."""
     if "\\approx" not in text and "\\simeq" not in text:
         return False
     values: list[float] = []
@@ -417,10 +500,16 @@ def _radians(node: Node) -> Node:
 
 
 def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:
-    """Whether one side is written with a decimal comma, and the other, with a point, is the same number."""
+    """Whether one side is written with other signs for decimals or thousands, and the other in plain digits is the same number."""
     for one, other in ((gold, answer), (answer, gold)):
+        if other.value is None or "," in other.text:
+            continue
         # With a space behind it, a comma separates: `2, 3` is a list.
         match = _DECIMAL_COMMA.fullmatch(one.text)
-        if match is not None and other.value is not None and other.value.denominator != 1 and "," not in other.text:
+        if match is not None and other.value.denominator != 1:
             return Fraction(f"{match[1]}.{match[2]}") == other.value
+        if _POINT_GROUPS.fullmatch(one.text) is not None:
+            return Fraction(one.text.replace(".", "").replace(",", ".")) == other.value
+        if _INDIAN_GROUPS.fullmatch(one.text) is not None:
+            return Fraction(one.text.replace(",", "")) == other.value
     return False

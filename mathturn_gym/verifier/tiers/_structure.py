@@ -20,6 +20,7 @@ from mathturn_gym.verifier.reading._nodes import (
     symbols,
     walk,
 )
+from mathturn_gym.verifier.reading._words import spelt_out
 from mathturn_gym.verifier.tiers._relations import (
     INEQUALITIES,
     as_set,
@@ -155,6 +156,9 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     if gold.kind == "ratio" or answer.kind == "ratio":
         return same_ratio(gold, answer, rounding)
     if "based" in (gold.kind, answer.kind):
+        values = _in_base(gold), _in_base(answer)
+        if None not in values:
+            return values[0] == values[1]
         return gold.kind == answer.kind and all(same_scalar(a, b) for a, b in zip(gold.args, answer.args, strict=True))
     if _is_set(gold) or _is_set(answer):
         return _same_sets(gold, answer, rounding)
@@ -163,6 +167,18 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     if gold.kind in ("tuple", "matrix") or answer.kind in ("tuple", "matrix"):
         return _same_ordered(gold, answer, rounding)
     return _same_values(gold, answer, rounding)
+
+
+def _in_base(node: Node) -> int | None:
+    """The value of digits with their base, in figures or in words; None for anything else."""
+    if node.kind != "based":
+        return None
+    base = node.args[1]
+    told = spelt_out(str(base.value)) if base.kind == "text" else str(base.value)
+    try:
+        return int(str(node.args[0].value), int(told or ""))
+    except ValueError:
+        return None
 
 
 def _collapsed(node: Node, rounding: Rounding) -> Node:
