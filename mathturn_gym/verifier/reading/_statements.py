@@ -259,7 +259,7 @@ def words_behind(text: str, start: int, value: Span, end: int) -> str | None:
     if stop is not None and stop.group()[0] in "?？":
         # A question tells nothing.
         return None
-    rest = rest if stop is None else rest[: stop.start()]
+    rest = _TEXT.sub(r" \1 ", rest if stop is None else rest[: stop.start()])
     told = text[slice(*value)]
     if _REASON.match(rest):
         others = [number for number in _ENDS_IN.findall(rest) if number not in told]

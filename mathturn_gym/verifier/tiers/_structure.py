@@ -25,6 +25,7 @@ from mathturn_gym.verifier.tiers._relations import (
     INEQUALITIES,
     as_set,
     clauses,
+    hold_elsewhere,
     is_equation,
     mixes_and_with_or,
     name_of,
@@ -373,6 +374,11 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
     """Equations, inequalities and memberships, against each other and against plain values."""
     if is_equation(gold) and is_equation(answer):
         return _same_equations(gold, answer, rounding)
+    comparable = gold.kind == answer.kind == "rel" and all(
+        isinstance(node.value, tuple) and {"=", *INEQUALITIES}.issuperset(map(str, node.value)) for node in (gold, answer)
+    )
+    if comparable and symbols(gold) == symbols(answer) and hold_elsewhere(gold, answer):
+        return False
     if is_equation(gold) or is_equation(answer):
         other = answer if is_equation(gold) else gold
         if other.kind == "list" and _all_inequalities(other):
