@@ -429,6 +429,36 @@ def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Round
     return _FOUND["rational", equal]
 
 
+_DECIMAL = re.compile(r"-?\d*\.(\d{2,15})")
+
+
+def is_rounded(gold: Prepared, answer: Prepared) -> bool:
+    """Whether one of two numbers is a decimal of two places or more, and the other one correctly rounded to its places.
+
+    Of two decimals the gold must be the shorter one: an answer with fewer digits than the gold says less.
+    """
+    places = [_DECIMAL.fullmatch(side.text) for side in (gold, answer)]
+    sizes = [len(match[1]) if match is not None else 99 for match in places]
+    if min(sizes) == 99 or (max(sizes) < 99 and sizes[0] > sizes[1]):
+        return False
+    rounded, other = (gold, answer) if sizes[0] < sizes[1] else (answer, gold)
+    value = other.value if other.value is not None else _real_value(other)
+    assert rounded.value is not None
+    return value is not None and abs(value - rounded.value) <= Fraction(1, 2 * 10 ** min(sizes))
+
+
+def _real_value(read: Prepared) -> Fraction | None:
+    """The value of a number without units to the precision of floats; None for anything else."""
+    for reading in read.readings:
+        try:
+            value, error = FloatField({}).visit(reading.node)
+        except UndefinedError:
+            continue
+        if not reading.units and not value.imag and error <= 1e-12 * max(1.0, abs(value)):
+            return Fraction(value.real)
+    return None
+
+
 def _text(gold: Prepared, answer: Prepared) -> Finding | None:
     if gold.choice is not None and answer.choice is not None:
         equal = gold.choice == answer.choice

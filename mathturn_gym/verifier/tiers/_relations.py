@@ -558,7 +558,15 @@ def same_inequality(gold: Node, answer: Node) -> bool | None:
     return None
 
 
-_TRIED = (Fraction(-37, 4), Fraction(-13, 8), Fraction(-3, 16), Fraction(5, 16), Fraction(7, 8), Fraction(11, 4), Fraction(61, 8))
+_TRIED = (
+    Fraction(-37, 4),
+    Fraction(-13, 8),
+    Fraction(-3, 16),
+    Fraction(5, 16),
+    Fraction(7, 8),
+    Fraction(11, 4),
+    Fraction(61, 8),
+)
 
 
 def hold_elsewhere(gold: Node, answer: Node) -> bool:

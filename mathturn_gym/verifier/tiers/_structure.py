@@ -375,7 +375,8 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
     if is_equation(gold) and is_equation(answer):
         return _same_equations(gold, answer, rounding)
     comparable = gold.kind == answer.kind == "rel" and all(
-        isinstance(node.value, tuple) and {"=", *INEQUALITIES}.issuperset(map(str, node.value)) for node in (gold, answer)
+        isinstance(node.value, tuple) and {"=", *INEQUALITIES}.issuperset(map(str, node.value))
+        for node in (gold, answer)
     )
     if comparable and symbols(gold) == symbols(answer) and hold_elsewhere(gold, answer):
         return False
