@@ -126,6 +126,8 @@ def test_an_audit_of_the_suite_and_a_user_s_file(tmp_path: Path) -> None:
     run("--audit", "--verifier", "mathturn", "--cases", str(mine), "--limit", "120", "--out", str(out))
     assert "| mine (1" in out.read_text()
     assert "| suite (" in out.read_text()
+    run("--audit", "--suite", "classes", "--verifier", "mathturn-boxed", "--limit", "60", "--out", str(out))
+    assert "| words (" in out.read_text()
     run("--audit", "--verifier", "mathturn", "--file", str(mine), "--out", str(tmp_path / "a.html"))
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
     with pytest.raises(InvalidValueError, match=r"must end in .json, .html, .md"):
