@@ -232,7 +232,7 @@ def tables(setting: Setting, label: str, seeds: Sequence[int]) -> list[dict[str,
                 for k, (at, guesses, gains) in enumerate(tuple(map(torch.from_numpy, turn)) for turn in turns)
             ]
             loss, used = -torch.stack(terms).sum() / BATCH, used + ids
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         step += 1
     guesses = (1 + policies.logits[0].detach()[:, 0].argmax(1)).tolist()
@@ -268,7 +268,7 @@ def warm_start(path: Path, setting: Any, seed: int) -> Path:
         batch = pack(collect(env, policy, 64, seed=derive_seed("warm", seed, step)))
         logprobs, _ = token_logprobs(model(input_ids=batch.input_ids).logits, batch)
         optimizer.zero_grad()
-        (-logprobs[batch.loss_mask].mean()).backward()
+        (-logprobs[batch.loss_mask].mean()).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     env.close()

@@ -626,7 +626,7 @@ class Trainer(Session):
         terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
         if np.any(self.algorithm.kl_weight):
             terms["reference_logprobs"] = self._reference_of(part)
-            terms["kl_weight"] = self.algorithm.kl_weight
+            terms["kl_weight"], terms["kl"] = self.algorithm.kl_weight, self.algorithm.kl
         return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
 
     def _make_reference(self) -> Any:

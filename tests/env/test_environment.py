@@ -162,7 +162,12 @@ def test_info_keys_are_those_of_the_typed_dict_and_hold_no_gold_answer_and_no_cl
     env = gym.make("MathMultiTurn-v0", problems=[secret])
     infos = [env.reset(seed=0)[1], env.step(answer(env, "41"))[-1], env.step(answer(env, "987654321"))[-1]]
     for info in infos:
-        assert set(info) == set(StepInfo.__annotations__) - {"gold", "reward_terms", "reward_verdict", "feedback_verdict"}
+        assert set(info) == set(StepInfo.__annotations__) - {
+            "gold",
+            "reward_terms",
+            "reward_verdict",
+            "feedback_verdict",
+        }
     assert "987654321" not in repr(infos[0]) + repr(infos[1])
     assert all(info["verdict"].gold is None and info["verdict"].seconds == 0 for info in infos[1:])
     asked = gym.make("MathMultiTurn-v0", problems=[ONE], gold_in_info=True)

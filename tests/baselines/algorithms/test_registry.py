@@ -90,6 +90,9 @@ def test_each_survives_json_and_refuses_what_it_does_not_read(name: str) -> None
         ("online_rft", {"selection": "turns"}, "unknown selection 'turns': did you mean 'turn'"),
         ("online_rft", {"entropy_weight": "x"}, "online_rft: entropy_weight must"),
         ("turn_rloo", {"scale_advantages": 1}, "turn_rloo: scale_advantages must be true or false"),
+        ("grpo", {"dual_clip": 1.0}, "grpo: dual_clip must be above 1, got 1.0"),
+        ("ppo", {"ratio": "turns"}, "unknown ratio 'turns': did you mean 'turn'"),
+        ("rloo", {"kl": "k4"}, "unknown kl 'k4'"),
         ("turn_rloo", {"normalization": "tokens"}, "unknown normalization 'tokens': did you mean 'token'"),
     ],
 )
