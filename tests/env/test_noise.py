@@ -90,7 +90,7 @@ def test_episodes_are_repeatable_and_forks_meet_the_same_noise(feedback: Any) ->
         first = played(env, 3)
         other.set_state(state)
         assert played(other, 3) == first
-        other.reset(seed=5, options={"index": index})
+        other.reset(seed=5, options={"index": np.int64(index)})
         assert played(other, 3) == first
         found.append(str(first))
     assert len(set(found)) == 8, "episodes have draws of their own"
