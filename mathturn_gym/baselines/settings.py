@@ -308,6 +308,8 @@ class Evaluation:
 
     Args:
         every: Iterations between evaluations on the validation problems; 0 evaluates only at the start and at the end.
+        times: Also evaluate whenever another of this many equal parts of the budget (of tokens or episodes) is used up, so
+            that curves of algorithms with long and short iterations have as many points.
         episodes: Episodes per evaluation, the same ones each time; 0 disables evaluations.
         patience: Number of evaluations without a better accuracy (within all turns) after which the run stops early; 0
             disables early stopping.
@@ -320,6 +322,7 @@ class Evaluation:
     """
 
     every: int = 20
+    times: int = 0
     episodes: int = 256
     patience: int = 0
     test_episodes: int = 0
@@ -329,10 +332,23 @@ class Evaluation:
         """Checks the numbers."""
         for one in dataclasses.fields(self):
             check_int(f"evaluation.{one.name}", getattr(self, one.name), low=0)
-        if self.patience and not (self.every and self.episodes):
+        if self.patience and not ((self.every or self.times) and self.episodes):
             raise InvalidValueError(
                 "evaluation.patience counts evaluations: evaluation.every and evaluation.episodes must not be 0"
             )
+
+    def is_due(self, iteration: int, before: float, used: float) -> bool:
+        """True if the run is evaluated after an iteration.
+
+        Args:
+            iteration: Iterations done.
+            before: Share of the budget that was used before the last one.
+            used: Share that is used now.
+
+        >>> [Evaluation(every=0, times=10).is_due(1, *shares) for shares in ((0.08, 0.11), (0.11, 0.19))]
+        [True, False]
+        """
+        return bool(self.every and iteration % self.every == 0) or int(self.times * before) < int(self.times * used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

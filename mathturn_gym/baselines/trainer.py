@@ -169,7 +169,7 @@ class Trainer(Session):
 
     def _iterate(self, folder: RunFolder, report: Report, interrupted: Callable[[], bool]) -> tuple[RunStatus, str]:
         config = self.config
-        every, patience = config.evaluation.every, config.evaluation.patience
+        patience, before = config.evaluation.patience, self._share_used
         if self.iteration == 0:
             report({"iteration": 0, "episodes": 0, "tokens": 0, "total_tokens": 0, "cpu_s": 0.0, **self.evaluate()})
             self._keep_episodes(folder)
@@ -178,7 +178,9 @@ class Trainer(Session):
                 metrics = self.step()
             except DivergedError as error:
                 return "diverged", str(error)
-            evaluated = self.done or bool(every and self.iteration % every == 0)
+            used = self._share_used
+            evaluated = self.done or config.evaluation.is_due(self.iteration, before, used)
+            before = used
             metrics.update(self.evaluate() if evaluated else {})
             report(metrics)
             if evaluated:
@@ -206,13 +208,7 @@ class Trainer(Session):
             self._curriculum.record_episode(episode)  # type: ignore[union-attr]
         batch = self.credit(drawn.episodes)
         self._learned_from = with_advantages(drawn.episodes[: self.config.evaluation.kept], batch)
-        share = self.config.budget.share_used(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            batch_episodes=options.batch_episodes,
-        )
-        rate = options.rate(self.iteration, share)
+        rate = options.rate(self.iteration, self._share_used)
         figures = batch_metrics(episodes, batch, self._policy.version)
         figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
         if self.algorithm.episodes_per_problem > 1:
@@ -243,6 +239,15 @@ class Trainer(Session):
             "time/update_s": taken - played,
             "time/tokens_per_s": batch.num_tokens / (taken - began),
         }
+
+    @property
+    def _share_used(self) -> float:
+        return self.config.budget.share_used(
+            iteration=self.iteration,
+            tokens=self.tokens,
+            total_tokens=self.total_tokens,
+            batch_episodes=self.config.optimization.batch_episodes,
+        )
 
     def draw(self) -> SampledBatch:
         """Samples the episodes of the next iteration.
@@ -621,7 +626,7 @@ class Trainer(Session):
         terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
         if np.any(self.algorithm.kl_weight):
             terms["reference_logprobs"] = self._reference_of(part)
-            terms["kl_weight"] = self.algorithm.kl_weight
+            terms["kl_weight"], terms["kl"] = self.algorithm.kl_weight, self.algorithm.kl
         return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
 
     def _make_reference(self) -> Any:

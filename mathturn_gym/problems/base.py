@@ -237,6 +237,10 @@ class Generator(Endless):
     def draw(self, rng: np.random.Generator) -> Problem:
         """One problem, drawn from `rng` alone; `get` replaces its id by that of its content."""
 
+    def split_key(self, problem: Problem) -> str:
+        """The text whose hash decides the split: problems of one key are in one split."""
+        return problem.prompt
+
     def drawn(self, seed: int, index: int) -> Problem:
         """Draws until the text falls into the split; each draw has a random generator of its own."""
         # All splits of a family draw from one stream and differ in what they reject. Where the prompt does not decide
@@ -246,7 +250,7 @@ class Generator(Endless):
             # Philox counts: a generator for every item starts in microseconds, and no item depends on another one (law
             # 4).
             drawn = self.draw(np.random.Generator(np.random.Philox(key=derive_seed(stream, seed, index, attempt))))
-            own_split = split_of(drawn.prompt) if self.split_by_prompt else self.played
+            own_split = split_of(self.split_key(drawn)) if self.split_by_prompt else self.played
             if self.played in ("all", own_split):
                 return self._finished(drawn, own_split)
         raise InvalidValueError(f"source {self.name!r} has no problem in split {self.played!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -364,10 +364,29 @@ class LinearEquation(Generator):
     ('Solve 8x+2=34 for x.', ('4',))
     """
 
+    name_of_family: ClassVar[str] = "lins"
+
     def __init__(self, split: str | None = None) -> None:
-        super().__init__("lins", split)
+        super().__init__(self.name_of_family, split)
 
     def draw(self, rng: np.random.Generator) -> Problem:
         """Uniform over the 800."""
         a, x, b = int(rng.integers(2, 10)), int(rng.integers(10)), int(rng.integers(10))
         return Problem("-", f"Solve {a}x+{b}={a * x + b} for x.", str(x))
+
+
+@generator("lins-pairs")
+class LinearEquationByPairs(LinearEquation):
+    """`Solve 3x+4=19 for x.`, split by a and b: no pair of coefficients of a test equation is in training.
+
+    The split of `lins` is by whole equations, so that each of its 80 pairs is in training: what it tests is interpolation.
+
+    >>> LinearEquationByPairs(split="test").get(seed=0, index=0).prompt
+    'Solve 3x+3=24 for x.'
+    """
+
+    name_of_family = "lins-pairs"
+
+    def split_key(self, problem: Problem) -> str:
+        """The equation's left side."""
+        return problem.prompt.partition("=")[0]
