@@ -225,6 +225,11 @@ class Replicas:
 
     # ---- weights
 
+    @property
+    def version_given(self) -> int | None:
+        """The version of the weights that the servers were given last; None for those that they were started with."""
+        return None if self._update is None else self._update.version
+
     async def update(self, update: Update, mode: PauseMode) -> None:
         """Gives every server other weights, then raises the version. New requests wait meanwhile.
 

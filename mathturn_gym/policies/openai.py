@@ -254,7 +254,9 @@ class OpenAIPolicy:
         """
         if mode not in get_args(PauseMode):
             raise_unknown_name("mode", mode, get_args(PauseMode))
-        new = check_int("version", self.version + 1 if version is None else version, low=self.version + 1)
+        # What the servers were started with may be any weights: the first ones given may have the version of the policy.
+        lowest = self.version + (self._process.replicas.version_given is not None)
+        new = check_int("version", self.version + 1 if version is None else version, low=lowest)
         name = "mathturn" if adapter else None  # one name: the salt of each version keeps old keys and values apart
         calls: list[tuple[str, dict[str, Any]]] = [
             ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}),

@@ -198,6 +198,11 @@ class VLLMPolicy:
         with self._lock:
             self._llm.wake_up()
 
+    @property
+    def running(self) -> int:
+        """Requests under way."""
+        return len(self._running)
+
     def close(self) -> None:
         """Ends the engine; requests under way are dropped."""
         with self._lock:
