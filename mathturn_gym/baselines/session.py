@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from mathturn_gym.baselines.algorithms import Metrics
+from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +111,22 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """Closes the environments and other resources of the session."""
+
+
+def refuse_rollout(config: RunConfig, who: str) -> None:
+    """Raises for a rollout engine where the episodes come from workers.
+
+    Args:
+        config: The run.
+        who: The engine that has the workers, for the message.
+
+    Raises:
+        InvalidValueError: `policy.rollout` is set.
+    """
+    if config.policy.rollout is not None:
+        raise InvalidValueError(
+            f"policy.rollout {config.policy.rollout!r}: {who} plays episodes with workers of its own; leave one of them out"
+        )
 
 
 class Engine(Protocol):

@@ -32,9 +32,8 @@ _LOOK_SECONDS: Final = 1.0
 class ContinuousPolicy:
     """A `StreamingPolicy` over a model that is trained in place.
 
-    A thread decodes while requests wait. It is started by the first request. `held` stops it for a training step: with
-    nothing under way the cache's memory is freed, else the requests wait and go on with the new weights, and each id
-    carries the version that sampled it.
+    A thread decodes while requests wait. It is started by the first request, and `held` stops it for a training step.
+    Requests under way wait, go on with the new weights, and each id carries the version that sampled it.
 
     Args:
         model: A transformers model, or a peft model around one.
@@ -45,6 +44,8 @@ class ContinuousPolicy:
         max_length: Longest context, or None.
         seed: Of the one generator that all requests share.
         version: Version of the weights.
+        free_cache: `held` frees the cache's memory where nothing is under way; None does so on a GPU. Starting again costs
+            about half a second.
         **options: Of `transformers.ContinuousBatchingConfig`: page_size, num_blocks, max_batch_tokens, use_cuda_graph, …;
             and `attention`, the implementation to sample with (None keeps the model's).
 
@@ -69,6 +70,7 @@ class ContinuousPolicy:
         max_length: int | None = None,
         seed: int = 0,
         version: int = 0,
+        free_cache: bool | None = None,
         **options: Any,
     ) -> None:
         try:
@@ -101,6 +103,7 @@ class ContinuousPolicy:
         )
         self.tokenizer, self.sampling, self.version = tokenizer, sampling, check_int("version", version, low=0)
         self._stop_ids, self._max_length = frozenset(stop_ids), max_length
+        self._frees = self._model.device.type != "cpu" if free_cache is None else free_cache
         self._manager: Any = None
         self._trained_with = ""
         self._closed = False
@@ -191,7 +194,7 @@ class ContinuousPolicy:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nothing is sampled inside, and the model attends as it is trained."""
-        if self._manager is not None and not self._running:
+        if self._manager is not None and not self._running and self._frees:
             self._stop()  # frees the cache: the update needs the memory
         if self._manager is None:
             yield
