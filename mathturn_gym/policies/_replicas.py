@@ -289,16 +289,21 @@ class Replicas:
         try:
             for path, body in update.calls:
                 await self.client.send(server, path, dict(body), max_bytes=_ANSWER_BYTES)
-            protocol = self._protocols.get(server.url)
-            if protocol is not None and protocol.labels:
-                body = {"new_version": str(update.version)}
-                await self.client.send(server, "/update_weight_version", body, max_bytes=_ANSWER_BYTES)
+            await self._label(server, update.version)
         except TryAgainError as error:
             self._forget(server)
             if not error.lost:
                 raise PolicyError(f"{server.url}: {error}; its weights may be the old ones") from None
         else:
             self._holds[server.url] = update.version
+
+    async def _label(self, server: Server, version: int) -> None:
+        """Has a server stamp the ids that it samples from now on, where its answers have labels."""
+        protocol = self._protocols.get(server.url)
+        if protocol is not None and protocol.labels and protocol.label != version:
+            body = {"new_version": str(version)}
+            await self.client.send(server, "/update_weight_version", body, max_bytes=_ANSWER_BYTES)
+            protocol.label = version
 
     async def _tell_all(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         for server in self.servers:
@@ -309,10 +314,16 @@ class Replicas:
                     raise PolicyError(f"{server.url}{path}: {error}") from None
                 self._forget(server)
 
-    def _forget(self, server: Server) -> None:
-        """A server may be another process when it answers again: with its first weights, and perhaps other options."""
-        self._protocols.pop(server.url, None)
-        self._holds.pop(server.url, None)
+    def _forget(self, server: Server, seen: _Protocol | None = None) -> None:
+        """A server may be another process when it answers again: with its first weights, and perhaps other options.
+
+        Args:
+            server: The server.
+            seen: What the caller knew of it; where others have found out more since, nothing is forgotten. None forgets all.
+        """
+        if seen is None or self._protocols.get(server.url) is seen:
+            self._protocols.pop(server.url, None)
+            self._holds.pop(server.url, None)
 
     async def close(self) -> None:
         """Drops what is under way and closes the connections."""
@@ -331,7 +342,7 @@ class Replicas:
                 return await self._post(protocol, server, prompt, budget, self._wanted(budget, seed), key)
             except TryAgainError as error:
                 if error.lost:
-                    self._forget(server)
+                    self._forget(server, protocol)
                 raise
 
         return await self._group.ask(key, ask)
@@ -363,8 +374,9 @@ class Replicas:
         )
         width = min(self._sampling.top_k, 4096) or 4096
         limit = _ANSWER_BYTES + _ID_BYTES * (len(prompt) + budget) + _MASK_BYTES * width * budget * self._support
-        # Keys and values of other weights are not found again under another salt.
-        request = {**protocol.request(prompt, wanted), "model": self.model, "cache_salt": str(self.version)}
+        # Keys and values of other weights, of this run or an earlier one, are not found again under another salt.
+        salt = f"{self._name}-{self.version}"
+        request = {**protocol.request(prompt, wanted), "model": self.model, "cache_salt": salt}
         answer = await self.client.send(server, protocol.path, request, max_bytes=limit, headers=session)
         choice = protocol.choice(server.url, prompt, answer)
         aborted = choice.get("finish_reason") == "abort" and self._updating
@@ -384,13 +396,16 @@ class Replicas:
     async def _checked(self, server: Server, prompt: list[int]) -> _Protocol:
         """Once per server, and again when it was lost: its model's name, its protocol, its weights, its log-probs."""
         async with self._probing.setdefault(server.url, asyncio.Lock()):
-            if server.url not in self._protocols:
-                self._protocols[server.url] = await self._probe(server, prompt)
-            if self._update is not None and self._holds.get(server.url) != self._update.version:
-                await self._give(server, self._update)
-                if server.url not in self._holds:
-                    raise TryAgainError("it went away while it was given its weights", lost=True)
-        return self._protocols[server.url]
+            protocol = self._protocols.get(server.url)
+            if protocol is None:
+                protocol = self._protocols[server.url] = await self._probe(server, prompt)
+            if self._update is not None:
+                if self._holds.get(server.url) != self._update.version:
+                    await self._give(server, self._update)
+                    if server.url not in self._holds:
+                        raise TryAgainError("it went away while it was given its weights", lost=True)
+                await self._label(server, self._update.version)
+            return protocol
 
     async def _probe(self, server: Server, prompt: list[int]) -> _Protocol:
         if self.model is None:
@@ -426,10 +441,34 @@ class Replicas:
 # ---- three protocols; each turns a server's answer into the choice that `read_completion` reads
 
 
-class _Completions:
+class _Protocol:
+    """What is known of a server.
+
+    Attributes:
+        path: Where completions are asked for.
+        labels: Its answers say which weights sampled each id.
+        label: What it was told that its weights are called.
+    """
+
+    path = ""
+    labels = False
+
+    def __init__(self) -> None:
+        self.label: int | None = None
+
+    def request(self, prompt: list[int], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """What is sent."""
+        raise NotImplementedError
+
+    def choice(self, url: str, prompt: list[int], answer: Any) -> Mapping[str, Any]:
+        """What came, as `read_completion` reads it."""
+        raise NotImplementedError
+
+
+class _Completions(_Protocol):
     """vLLM's `/v1/completions`: ids in and out, without versions per id."""
 
-    path, labels = "/v1/completions", False
+    path = "/v1/completions"
 
     def request(self, prompt: list[int], wanted: Mapping[str, Any]) -> dict[str, Any]:
         fixed = {"prompt": prompt, "logprobs": 0, "return_token_ids": True, "skip_special_tokens": False}
@@ -439,7 +478,7 @@ class _Completions:
         return _first_choice(url, self.path, prompt, answer)
 
 
-class _Tokens:
+class _Tokens(_Protocol):
     """vLLM's `/inference/v1/generate` (>= 0.22, `--enable-scale-out`): versions per id, sampling masks, routed experts."""
 
     path, labels = "/inference/v1/generate", True
@@ -457,10 +496,10 @@ class _Tokens:
         return {**choice, "logprobs": {"token_logprobs": logprobs}}
 
 
-class _SGLang:
+class _SGLang(_Protocol):
     """SGLang's `/generate`."""
 
-    path, labels = "/generate", False
+    path = "/generate"
 
     def request(self, prompt: list[int], wanted: Mapping[str, Any]) -> dict[str, Any]:
         names = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
@@ -484,9 +523,6 @@ class _SGLang:
             "sampling_mask": meta.get("sampling_mask"),
             "routed_experts": meta.get("routed_experts"),
         }
-
-
-_Protocol = _Completions | _Tokens | _SGLang
 
 
 def _first_choice(url: str, path: str, prompt: list[int], answer: Any) -> Mapping[str, Any]:

@@ -110,10 +110,11 @@ def test_a_run_ends_where_failures_do_not(on_failure: OnFailure, asked: int) -> 
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_training_on_continuous_batching(tmp_path: Path, staleness: int) -> None:
-    found = train(run_config(24, max_staleness=staleness, **CONTINUOUS), run_dir=tmp_path / "run")
+    found = train(run_config(16, max_staleness=staleness, **CONTINUOUS), run_dir=tmp_path / "run")
     assert found.status == "finished"
     rows = [row for row in found.history if "train/reward" in row]
-    assert [row["train/staleness_max"] for row in rows] == ([0.0] * 3 if not staleness else [0.0, 1.0, 1.0])
+    assert rows[0]["train/staleness_max"] == 0.0
+    assert all(row["train/staleness_max"] <= staleness for row in rows)
     assert rows[0]["train/mismatch_max"] < 1e-3
     assert all("train/importance_capped" in row and "train/sync_s" in row for row in rows)
 
@@ -176,5 +177,3 @@ def test_engines_of_several_processes_refuse_a_rollout_engine(monkeypatch: Any) 
     monkeypatch.setattr(DistributedTraining, "connect", lambda self: None)
     with pytest.raises(InvalidValueError, match=r"policy\.rollout"):
         DistributedTraining().prepare(run_config(**CONTINUOUS))
-
-
