@@ -62,6 +62,8 @@ _MUCH: Final = 3.0
 """Factor over the default learning rate from which on a warning is logged."""
 _CAP: Final = 2.0
 """Largest importance weight of a token that another engine sampled (Yao et al. 2025)."""
+_GAP: Final = 0.05
+"""Mean difference of log-probs, in nats, that kernels and bfloat16 do not explain."""
 _MEASURED_SHARE: Final = 4
 _LEAST_MEASURED: Final = 8
 """One in four of the episodes without advantage is measured, and at least 8."""
@@ -153,6 +155,7 @@ class Trainer(Session):
                 "a curriculum chooses problems by what was learned before: with it, optimization.max_staleness must be 0"
             )
         self._ahead = Ahead(ahead) if ahead else None
+        self._warned = False
         # Last: nothing that was started must be ended where the config does not fit.
         self._rollout: RolloutEngine | None = None
         if config.policy.rollout is not None:
@@ -249,6 +252,7 @@ class Trainer(Session):
         rate = options.rate(self.iteration, share)
         figures = batch_metrics(episodes, batch, self._policy.version)
         figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        self._watch_mismatch(figures)
         if self.algorithm.episodes_per_problem > 1:
             figures["uniform_groups"] = uniform_share(episodes)
         sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
@@ -272,6 +276,18 @@ class Trainer(Session):
             "train/learning_rate": self._optimizer.learning_rate * rate,
             **{f"train/{name}": value for name, value in figures.items()},
         }
+
+    def _watch_mismatch(self, figures: Metrics) -> None:
+        """Warns, once, where another engine with the newest weights gives its own ids other log-probs than the trainer does."""
+        gap = figures.get("mismatch_mean", 0.0)
+        if self._rollout is not None and gap > _GAP and not figures["staleness_max"] and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "log-probs of policy.rollout %r are %.3f away from the trainer's on average: it samples with other weights,"
+                " another precision or another distribution (vLLM: --logprobs-mode processed_logprobs)",
+                self.config.policy.rollout,
+                gap,
+            )
 
     def _synced(self) -> Metrics:
         """Gives the weights to the engine that samples; returns how long that took."""

@@ -128,7 +128,9 @@ def prepare_weights(model: Any, weights: Mapping[str, torch.Tensor] | str | Path
 def exported_weights(model: Any) -> dict[str, torch.Tensor]:
     """A model's weights by the names of a checkpoint, adapters merged into copies; the model stays as it is.
 
-    Merging in place and undoing it would leave rounding in the trained weights, update after update.
+    Merging in place and undoing it would leave rounding in the trained weights, update after update. Tied weights have both
+    of their names: an engine that ties them skips one, and one that does not (vLLM's CPU build packs the output layer into a
+    copy) needs it.
 
     Args:
         model: A transformers model, or a peft model around one.
@@ -141,12 +143,13 @@ def exported_weights(model: Any) -> dict[str, torch.Tensor]:
         for name, layer in (inner.named_modules() if adapted else ())
         if hasattr(layer, "get_delta_weight")
     }
-    tied = set(getattr(inner, "all_tied_weights_keys", None) or ())
     found: dict[str, torch.Tensor] = {}
     for name, tensor in inner.state_dict().items():
         whole = name.replace(".base_layer.", ".")
-        if whole not in tied and ".lora_" not in name:
+        if ".lora_" not in name:
             found[whole] = merged.get(whole, tensor).detach().to(tensor.dtype)
+    tied: Mapping[str, str] = getattr(inner, "all_tied_weights_keys", None) or {}
+    found.update({name: found[source].clone() for name, source in tied.items() if source in found})
     return found
 
 

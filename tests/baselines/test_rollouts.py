@@ -18,7 +18,7 @@ from mathturn_gym.errors import InvalidValueError, PolicyError
 CONTINUOUS = {"policy.rollout": "continuous", "policy.rollout_options": {"num_blocks": 256, "page_size": 16}}
 
 
-def run_config(episodes: int = 16, **settings: Any) -> RunConfig:
+def run_config(episodes: Any = 16, **settings: Any) -> RunConfig:
     small = {
         "batch_episodes": 8,
         "minibatches": 1,
@@ -41,8 +41,10 @@ def test_batches_begin_as_far_ahead_as_staleness_allows(staleness: int) -> None:
         begun.append(first)
         return [first]
 
+    expected: Any
     for iteration in range(4):
-        assert ahead.batch(10 + 4 * iteration, 4, play) == [10 + 4 * iteration]
+        expected = [10 + 4 * iteration]
+        assert ahead.batch(10 + 4 * iteration, 4, play) == expected
         ahead.between(lambda: None)  # what has been begun is done
         assert begun == [10 + 4 * k for k in range(iteration + staleness + 1)]
     ahead.close()
@@ -70,7 +72,7 @@ class Player:
 
     def play(self, first: int, count: int) -> list[Any]:
         self.asked.append((first, count))
-        done = []
+        done: list[Any] = []
         for index in range(first, first + count):
             if self.failures.get(index, 0):
                 self.failures[index] -= 1
@@ -119,7 +121,7 @@ def test_training_on_continuous_batching(tmp_path: Path, staleness: int) -> None
     assert all("train/importance_capped" in row and "train/sync_s" in row for row in rows)
 
 
-def test_training_on_a_server(server: Any, tmp_path: Path) -> None:
+def test_training_on_a_server(server: Any, tmp_path: Path, caplog: Any) -> None:
     """Each update reaches the server before the next episode, and what it samples otherwise is measured."""
     seen: list[tuple[str, str]] = []
     asked = server.answer
@@ -130,7 +132,7 @@ def test_training_on_a_server(server: Any, tmp_path: Path) -> None:
         return found
 
     server.answer = answer
-    settings = {"policy.rollout": server.url, "env.max_completion_tokens": 4, "evaluation.episodes": 0}
+    settings: dict[str, Any] = {"policy.rollout": server.url, "env.max_completion_tokens": 4, "evaluation.episodes": 0}
     found = train(run_config(**settings), run_dir=tmp_path / "run")
     weights = [name for path, name in seen if path == "/v1/completions"]
     assert {"version-0", "version-1"} <= set(weights)
@@ -139,10 +141,11 @@ def test_training_on_a_server(server: Any, tmp_path: Path) -> None:
     assert not Path(server.weights).exists()  # a temporary folder, and the run is over
     rows = [row for row in found.history if "train/reward" in row]
     assert all(row["train/mismatch_mean"] > 0.1 for row in rows)
+    assert caplog.text.count("it samples with other weights") == 1
 
 
 def test_a_run_of_an_engine_is_resumed_with_its_weights(server: Any, tmp_path: Path) -> None:
-    settings = {"policy.rollout": server.url, "env.max_completion_tokens": 4, "evaluation.episodes": 0}
+    settings: dict[str, Any] = {"policy.rollout": server.url, "env.max_completion_tokens": 4, "evaluation.episodes": 0}
     train(run_config(8, **settings), run_dir=tmp_path / "run")
     before = len(server.asked)
     train(run_config(16, **settings), run_dir=tmp_path / "run", resume=True)

@@ -180,3 +180,13 @@ def test_an_adapter_is_merged_into_copies(source: CausalLMPolicy, tmp_path: Path
     after = adapted.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert set(exported_weights(adapted.model)) == set(exported_weights(source.model))
+
+
+def test_tied_weights_have_both_of_their_names(source: CausalLMPolicy, tmp_path: Path) -> None:
+    assert source.model.config.tie_word_embeddings
+    weights = exported_weights(source.model)
+    assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+    save_whole(source, tmp_path, tied=False)
+    untied: Any = load_model(tmp_path)
+    assert not untied.config.tie_word_embeddings
+    assert torch.equal(untied.lm_head.weight, weights["lm_head.weight"])
