@@ -39,7 +39,10 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def interrupt_flag() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C into a flag that the caller reads, and the second into a KeyboardInterrupt."""
+    """Turns the first Ctrl-C or SIGTERM into a flag that the caller reads, and the second into a KeyboardInterrupt.
+
+    Schedulers of clusters send SIGTERM some time before they kill a job.
+    """
     if threading.current_thread() is not threading.main_thread():  # Python lets only the main thread handle signals
         yield lambda: False
         return
@@ -52,11 +55,12 @@ def interrupt_flag() -> Iterator[Callable[[], bool]]:
         asked = True
         _LOG.warning("interrupted: finishing this iteration and saving (Ctrl-C again stops at once)")
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 Report: TypeAlias = Callable[[Metrics], None]

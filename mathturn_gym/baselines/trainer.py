@@ -239,6 +239,7 @@ class Trainer(Session):
     def _learn(self, drawn: SampledBatch) -> Metrics:
         """Learns from a batch, and gives the new weights to the engine that samples."""
         options, episodes = self.config.optimization, drawn.sampled
+        self._policy.drop_caches()  # the update needs the memory, and its new weights other keys and values
         for episode in episodes if self._curriculum is not None else ():
             self._curriculum.record_episode(episode)  # type: ignore[union-attr]
         batch = self.credit(drawn.episodes)
@@ -499,6 +500,11 @@ class Trainer(Session):
         """What `parts` needs of a minibatch."""
         return 1
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes checkpoints; the others need no copy of the state."""
+        return True
+
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
@@ -568,7 +574,7 @@ class Trainer(Session):
         numbers.update(self.state.numbers())
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
-        tensors = {**self._optimizer.tensors("policy"), **self.state.tensors()}
+        tensors = {**self._optimizer.tensors("policy", keep=self.writes), **self.state.tensors()}
         return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +13,10 @@ import pytest
 
 from mathturn_gym.baselines import train
 from mathturn_gym.baselines.rollouts import Ahead, OnFailure, play_groups
+from mathturn_gym.baselines.session import interrupt_flag
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.baselines.tasks import load_task
+from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.errors import InvalidValueError, PolicyError
 
 CONTINUOUS = {"policy.rollout": "continuous", "policy.rollout_options": {"num_blocks": 256, "page_size": 16}}
@@ -180,3 +184,26 @@ def test_engines_of_several_processes_refuse_a_rollout_engine(monkeypatch: Any) 
     monkeypatch.setattr(DistributedTraining, "connect", lambda self: None)
     with pytest.raises(InvalidValueError, match=r"policy\.rollout"):
         DistributedTraining().prepare(run_config(**CONTINUOUS))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_of_either_kind_asks_the_run_to_end(number: int) -> None:
+    before = signal.getsignal(number)
+    with interrupt_flag() as asked:
+        assert not asked()
+        os.kill(os.getpid(), number)
+        assert asked()
+    assert signal.getsignal(number) is before
+
+
+def test_keys_and_values_are_freed_before_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    credit = Trainer.credit
+
+    def spy(trainer: Trainer, episodes: Any) -> Any:
+        held.append(trainer.policy.cached_bytes + trainer.policy._loop._arena.nbytes)
+        return credit(trainer, episodes)
+
+    monkeypatch.setattr(Trainer, "credit", spy)
+    train(run_config(8), run_dir=tmp_path / "run")
+    assert held == [0]

@@ -222,6 +222,11 @@ class DistributedTrainer(Trainer):
         """One for each rank."""
         return self.ranks
 
+    @property
+    def writes(self) -> bool:
+        """The first rank's: eight copies of a 7B's state would take 450 GB of a node's memory."""
+        return self.rank == 0
+
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Adds up the ranks' gradients: each is divided by the whole minibatch's size already."""
         named = [one for one in parameters if not isinstance(one, DTensor)]  # FSDP has added up its own
