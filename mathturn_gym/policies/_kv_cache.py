@@ -96,6 +96,8 @@ class _ArenaLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """-1: it grows."""
         return -1
 
+    get_max_cache_shape = get_max_length  # its name before transformers 5.20, where it is abstract
+
 
 class Arena:
     """The keys and values of the rows that are decoded together, in buffers that a step does not copy.

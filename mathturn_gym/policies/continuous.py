@@ -21,7 +21,9 @@ from mathturn_gym.policies.sampling import Sampling
 from mathturn_gym.types import Completion, Ids
 
 _CPU_CACHE_BYTES: Final = 2**30
-"""Keys and values on a CPU, where the library would take most of the machine's memory; pages that are not used cost nothing."""
+"""Keys and values on a CPU, where the library would take most of the machine's memory."""
+_CPU_BLOCKS: Final = 2048
+"""65,536 ids: small models need no more, and all of it is written at the start."""
 _CPU_BATCH_TOKENS: Final = 2048
 _CPU_PAGE: Final = 32
 _STEP_SECONDS: Final = 0.01
@@ -296,6 +298,6 @@ def _cpu_limits(model: Any) -> Mapping[str, int]:
     block = _CPU_PAGE * 2 * config.num_hidden_layers * heads * size * model.dtype.itemsize
     return {
         "page_size": _CPU_PAGE,
-        "num_blocks": max(64, _CPU_CACHE_BYTES // block),
+        "num_blocks": max(64, min(_CPU_BLOCKS, _CPU_CACHE_BYTES // block)),
         "max_batch_tokens": _CPU_BATCH_TOKENS,
     }
