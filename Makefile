@@ -52,7 +52,7 @@ PACKAGES_verifiers := verifiers==0.4.0 uv==0.13.9
 PACKAGES_verl := torch==2.13.0 verl==0.9.1
 $(foreach one,$(NEIGHBORS),$(eval TESTS_$(one) := tests/neighbors/test_$(one).py $(REWARDS)))
 
-.PHONY: help check clean coverage demo demo-llm dist docs fuzz licenses lint mutants quick smoke smollm test test-fresh test-integrations test-light \
+.PHONY: help check clean coverage demo demo-llm dist docs fuzz gpu-check licenses lint mutants quick smoke smollm test test-fresh test-integrations test-light \
   test-llm test-slow test-view test-vllm tests
 
 help: ## this list
@@ -119,7 +119,7 @@ test-integrations: $(VENV)/.dev $(NEIGHBORS:%=test-%) ## the adaptors inside ARe
 	$(BIN)/python $(PYTEST) tests/neighbors
 
 test-vllm: .venv-vllm/.ready ## the policies on a real vLLM (CPU build, 3.5 GB)
-	.venv-vllm/bin/python $(PYTEST) -W default tests/policies/test_vllm_policy.py
+	.venv-vllm/bin/python $(PYTEST) -W default tests/policies/test_vllm_policy.py tests/wrappers/test_vllm_rollout.py
 
 # Warnings are errors with the pinned versions alone: others deprecate other things.
 test-lowest test-newest test-python-3.%: PYTEST += -q -W default $(SOME)
@@ -137,6 +137,9 @@ test-%: .envs/%/.ready ## evaluations, engines, inspect, kernel, lowmem, typing,
 
 fuzz: .envs/fuzz/.ready ## a minute of coverage-guided fuzzing of extraction and parser, from the corpus that is kept
 	.envs/fuzz/bin/python benchmarks/fuzz_parser.py --seconds 60
+
+gpu-check: $(VENV)/.dev ## sampling, hand-over and update on a GPU, as a table in JSON (15 minutes); elsewhere what it would run
+	$(BIN)/python benchmarks/gpu_check.py --out runs/gpu_check.json
 
 # Tested in a folder where the repository's own modules cannot be imported.
 dist: $(VENV)/.dev ## wheel and source distribution, in dist/, and a part of the tests against the installed wheel
