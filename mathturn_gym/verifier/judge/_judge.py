@@ -174,7 +174,7 @@ def _secret() -> bytes:
             with suppress(FileExistsError):  # another process was faster: its key is the key
                 os.link(fresh, path)
             fresh.unlink()
-        with open_regular(path, links=False) as stream:
+        with open_regular(path, "r+b") as stream:  # opened as for writing: no link is followed
             found = os.fstat(stream.fileno())
             if os.name == "posix" and (found.st_mode & 0o077 or found.st_uid != os.geteuid()):
                 raise StorageError(

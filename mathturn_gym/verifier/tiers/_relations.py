@@ -593,7 +593,7 @@ def _holds_at(relation: Node, point: Mapping[str, Fraction]) -> bool | None:
         gap = a.real - b.real
         if a.imag or b.imag or abs(gap) <= 4 * (error + other):
             certain = False
-        elif op == "=" or (op in ("<", "<=")) != (gap < 0) and op != "!=":
+        elif op == "=" or ((op in ("<", "<=")) != (gap < 0) and op != "!="):
             return False
     return True if certain else None
 
