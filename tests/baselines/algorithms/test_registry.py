@@ -181,7 +181,9 @@ def test_a_users_algorithm_trains_and_is_found_again(own: str, small: Any, tmp_p
     done = train(config, run_dir=tmp_path / "run")
     assert done.status == "finished"
     assert done.history[1]["train/grad_norm"] > 0
-    with pytest.raises(InvalidValueError, match=r"options of .*BestTurn: entropy_weight, kl_weight, kl, reward_kl, floor"):
+    with pytest.raises(
+        InvalidValueError, match=r"options of .*BestTurn: entropy_weight, kl_weight, kl, reward_kl, floor"
+    ):
         small(f"{own}:BestTurn", {"flor": 0.5})
     with pytest.raises(InvalidValueError, match="advantages"):
         train(small(f"{own}:Hopeless"), run_dir=tmp_path / "hopeless")
