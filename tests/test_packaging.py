@@ -200,6 +200,7 @@ FOLLOWED_NO_FURTHER = (
 """Reading these takes a type checker most of a minute, and says nothing about our names."""
 
 
+@pytest.mark.slow  # `make lint` reads the same names in the checkout
 def test_mypy_resolves_every_public_name(editable: Path, users_file: Path) -> None:
     settings = users_file.with_name("mypy.ini")
     skipped = ",".join(f"{name}.*" for name in FOLLOWED_NO_FURTHER.split())

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv, ndtri, stdtr, stdtrit
+import scipy  # its `special` takes a quarter of a second, and loads when it is first asked for
 
 from mathturn_gym.errors import InvalidValueError, check_float
 
@@ -81,14 +81,14 @@ class Pivot(NamedTuple):
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Returns the ends of the two-sided interval."""
-        half = float(stdtrit(max(1.0, self.degrees), 1 - (1 - confidence) / 2)) * self.error
+        half = float(scipy.special.stdtrit(max(1.0, self.degrees), 1 - (1 - confidence) / 2)) * self.error
         return self.center - half, self.center + half
 
     def p_value(self) -> float:
         """Returns the two-sided p-value of the hypothesis that the truth is 0."""
         if not self.error:
             return 1.0 if not self.center else 0.0
-        return float(2 * stdtr(max(1.0, self.degrees), -abs(self.center) / self.error))
+        return float(2 * scipy.special.stdtr(max(1.0, self.degrees), -abs(self.center) / self.error))
 
 
 def cluster_sums(clusters: npt.NDArray[np.int64], values_EF: Floats, count: int) -> Floats:
@@ -243,7 +243,7 @@ def _bounded(top: Floats, bottom: Floats, units: float, confidence: float) -> tu
         seen = max(variance / (value * (1 - value)), 1.0 / max(units, 1.0))
         mixed = (speaking * seen + _PRIOR_WEIGHT / problems) / (speaking + _PRIOR_WEIGHT)
         tail = 1 - (1 - confidence) / 2
-        shrunk = float(ndtri(tail) / stdtrit(problems - 1, tail))
+        shrunk = float(scipy.special.ndtri(tail) / scipy.special.stdtrit(problems - 1, tail))
         effective = shrunk**2 / mixed
     elif 0.0 < value < 1.0:
         effective = 1.0
@@ -253,8 +253,8 @@ def _bounded(top: Floats, bottom: Floats, units: float, confidence: float) -> tu
 def clopper_pearson(value: float, samples: float, confidence: float) -> tuple[float, float]:
     """The exact binomial interval of a share among a number of independent samples, which need not be whole."""
     tail, hits = (1 - confidence) / 2, value * samples
-    low = float(betaincinv(hits, samples - hits + 1, tail)) if value > 0 else 0.0
-    high = float(betaincinv(hits + 1, samples - hits, 1 - tail)) if value < 1 else 1.0
+    low = float(scipy.special.betaincinv(hits, samples - hits + 1, tail)) if value > 0 else 0.0
+    high = float(scipy.special.betaincinv(hits + 1, samples - hits, 1 - tail)) if value < 1 else 1.0
     return low, high
 
 
