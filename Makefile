@@ -52,7 +52,7 @@ PACKAGES_verifiers := verifiers==0.4.0 uv==0.13.9
 PACKAGES_verl := torch==2.13.0 verl==0.9.1
 $(foreach one,$(NEIGHBORS),$(eval TESTS_$(one) := tests/neighbors/test_$(one).py $(REWARDS)))
 
-.PHONY: help check clean coverage demo demo-llm dist docs fuzz licenses lint quick smoke smollm test test-fresh test-integrations test-light \
+.PHONY: help check clean coverage demo demo-llm dist docs fuzz gpu-check licenses lint mutants quick smoke smollm test test-fresh test-integrations test-light \
   test-llm test-slow test-view test-vllm tests
 
 help: ## this list
@@ -81,6 +81,9 @@ tests: $(VENV)/.dev ## tests, doctests and notebooks without lint
 test-slow: export MATHTURN_THOROUGH := 1
 test-slow: $(VENV)/.dev ## the tests that make test leaves out because they are long; before a release
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or hypothesis"
+
+mutants: $(VENV)/.dev ## small changes to the code that guards data and doors: a test must fail for 19 of 20; hours, and it can be stopped; before a release
+	$(BIN)/python benchmarks/mutants.py $(MUTANTS)
 
 coverage: $(VENV)/.dev ## how much of the package make test reaches
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --cov --cov-report=term:skip-covered
@@ -116,7 +119,7 @@ test-integrations: $(VENV)/.dev $(NEIGHBORS:%=test-%) ## the adaptors inside ARe
 	$(BIN)/python $(PYTEST) tests/neighbors
 
 test-vllm: .venv-vllm/.ready ## the policies on a real vLLM (CPU build, 3.5 GB)
-	.venv-vllm/bin/python $(PYTEST) -W default tests/policies/test_vllm_policy.py
+	.venv-vllm/bin/python $(PYTEST) -W default tests/policies/test_vllm_policy.py tests/wrappers/test_vllm_rollout.py
 
 # Warnings are errors with the pinned versions alone: others deprecate other things.
 test-lowest test-newest test-python-3.%: PYTEST += -q -W default $(SOME)
@@ -134,6 +137,9 @@ test-%: .envs/%/.ready ## evaluations, engines, inspect, kernel, lowmem, typing,
 
 fuzz: .envs/fuzz/.ready ## a minute of coverage-guided fuzzing of extraction and parser, from the corpus that is kept
 	.envs/fuzz/bin/python benchmarks/fuzz_parser.py --seconds 60
+
+gpu-check: $(VENV)/.dev ## sampling, hand-over and update on a GPU, as a table in JSON (15 minutes); elsewhere what it would run
+	$(BIN)/python benchmarks/gpu_check.py --out runs/gpu_check.json
 
 # Tested in a folder where the repository's own modules cannot be imported.
 dist: $(VENV)/.dev ## wheel and source distribution, in dist/, and a part of the tests against the installed wheel

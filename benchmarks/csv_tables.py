@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.compare import Cell, Outcome, Results
-from mathturn_gym.compare.summary import aggregate_table, seed_table
+from mathturn_gym.compare.summary import aggregate_table, planning_table, seed_table
 from mathturn_gym.compare.verdict import difference_table, paired_differences, verdict
 from mathturn_gym.show.tables import as_markdown
 
@@ -67,6 +67,8 @@ def main() -> None:
         print()
     print(as_markdown(aggregate_table(results, "test", resamples=10_000, seed=0)))
     print(as_markdown(seed_table(results)))
+    if found is not None:
+        print(as_markdown(planning_table(results, found.reference)))
 
 
 if __name__ == "__main__":

@@ -243,7 +243,8 @@ def outcome_of(tree: Tree, mutant: Mutant, source: bytes, found: Reached, tests:
     path = tree.place / "mathturn_gym" / mutant.file
     path.write_bytes(mutant.apply(source))
     try:
-        for chosen in (found.lines.get(str(mutant.line), [])[:NEAR], tests):
+        doctests = ["--doctest-modules", f"mathturn_gym/{mutant.file}"]
+        for chosen in (found.lines.get(str(mutant.line), [])[:NEAR], tests + doctests):
             if chosen and (outcome := tree.run(chosen, 2 * found.seconds + 20.0)) != "passed":
                 return "killed" if outcome == "failed" else "killed (late)"
     finally:

@@ -82,7 +82,7 @@ class Background:
                 self.wrong.append("a thread hangs")
 
 
-def forks(count: int, threads: int = 3, symbolic_every: int = 25, patience: float = 30.0) -> dict[str, Any]:
+def forks(count: int, threads: int = 3, symbolic_every: int = 25, patience: float = 600.0) -> dict[str, Any]:
     """Forks while threads verify; counts the children that hung or failed."""
     verifier = Verifier(form="equivalent", timeout=TIMEOUT)
     verifier.warm()

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from listeners import Asker, prior_of
 from rows import kept_row
+from scipy.special import stdtrit
 from seeds import shown
 from tiny import PHRASES, Shape, make_tiny_model, train_tokenizer
 
@@ -32,10 +33,11 @@ from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.env.feedback import AboveBelow
 from mathturn_gym.episodes.losses import token_logprobs
-from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.metrics import Estimate, summarize
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
+from mathturn_gym.show.charts import Series, lines, standalone
 from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.wrappers import load_policy
 
@@ -232,7 +234,7 @@ def tables(setting: Setting, label: str, seeds: Sequence[int]) -> list[dict[str,
                 for k, (at, guesses, gains) in enumerate(tuple(map(torch.from_numpy, turn)) for turn in turns)
             ]
             loss, used = -torch.stack(terms).sum() / BATCH, used + ids
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         step += 1
     guesses = (1 + policies.logits[0].detach()[:, 0].argmax(1)).tolist()
@@ -268,7 +270,7 @@ def warm_start(path: Path, setting: Any, seed: int) -> Path:
         batch = pack(collect(env, policy, 64, seed=derive_seed("warm", seed, step)))
         logprobs, _ = token_logprobs(model(input_ids=batch.input_ids).logits, batch)
         optimizer.zero_grad()
-        (-logprobs[batch.loss_mask].mean()).backward()
+        (-logprobs[batch.loss_mask].mean()).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     env.close()
@@ -345,6 +347,31 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def picture(rows: Sequence[Mapping[str, Any]], setting: Setting) -> str:
+    """The curves of sampled tables over ids, with the exact values as dashed lines: an SVG document."""
+    bounds, series = setting.bounds(), []
+    for number, label in enumerate(SAMPLED, 1):
+        found = [row["curve"] for row in rows if (row["setting"], row["arm"]) == (setting.name, label)]
+        points = []
+        for at in range(len(found[0])) if found else ():
+            values = np.array([curve[at][1] for curve in found])
+            half = float(values.std(ddof=1)) / len(values) ** 0.5 * float(stdtrit(len(values) - 1, 0.975))
+            mean = float(values.mean())
+            points.append(
+                (
+                    float(np.mean([curve[at][0] for curve in found])),
+                    Estimate(mean, mean - half, mean + half, len(values)),
+                )
+            )
+        series.append(Series(label.removeprefix("sampled, "), points, color=number))
+    for number, name in enumerate(("optimal", "myopic"), len(series) + 1):
+        level = [(x, Estimate(bounds[name], None, None, 0)) for x in (0.0, float(IDS))]
+        series.append(Series(name, level, dashed=True, color=number))
+    return standalone(
+        lines([one for one in series if one.points], "ids sampled, those of branches included", bands=True)
+    )
+
+
 def main() -> None:
     """Trains, plays, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -352,6 +379,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/asking"))
     parser.add_argument("--rows", type=Path, default=Path("docs/benchmarks/asking.json"))
+    parser.add_argument("--picture", type=Path, help="write the curves of the first setting to this file")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--tables", action="store_true", help="policies with a table, in place of transformers")
     parser.add_argument("--settings", nargs="+", default=[setting.name for setting in GRID])
@@ -374,6 +402,8 @@ def main() -> None:
         keys = {(row["setting"], row["arm"], row["seed"]) for row in those}
         rows = [row for row in rows if (row["setting"], row["arm"], row["seed"]) not in keys] + those
         write_json(options.rows, {"bounds": {s.name: s.bounds() for s in GRID}, "rows": rows})
+    if options.picture is not None:
+        options.picture.write_text(picture(rows, GRID[0]), encoding="utf-8")
     print(report(rows))
 
 

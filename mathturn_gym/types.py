@@ -258,6 +258,8 @@ class Completion:
         entropies: float32 (A,), nats, of the distribution that each id was sampled from, where asked for.
         support: int32 (A, S), the ids that could be drawn in the place of each, then -1 to fill the row, where sampling cut
             others off and it was asked for.
+        routed_experts: The experts that each id of context and completion went through, exactly as the server gave them
+            (vLLM: a .npy file in base64); for a trainer that replays them. Episodes do not keep them.
 
     Raises:
         InvalidEpisodeError: lengths that differ, a positive or infinite log-prob, versions running backwards.
@@ -273,6 +275,7 @@ class Completion:
     raw_logprobs: npt.NDArray[np.float32] | None = None
     entropies: npt.NDArray[np.float32] | None = None
     support: npt.NDArray[np.int32] | None = None
+    routed_experts: Any = None
 
     def __post_init__(self) -> None:
         """Normalizes dtypes and checks the lengths."""

@@ -169,6 +169,14 @@ class FakeServer(ThreadingHTTPServer):
         self.open = threading.Event()  # while it is cleared, nothing is answered
         self.open.set()
         self.weights, self.active, self.most_active = "old", 0, 0
+        self.tokens = self.router = False  # whether it has vLLM's token endpoint, and a router's /finish_session
+        self.label = "default"  # what it calls its weights
+        self.partial: int | None = None  # ids after which a completion waits for /pause
+        self.paused = threading.Event()
+        self.sessions: list[str | None] = []  # X-Session-ID of every request
+        self.here = threading.local()  # .session: that of the request that this thread answers
+        self.prefixes: set[tuple[str, ...]] = set()  # its prefix cache: salts and prompts
+        self.hits = 0
         self.change: Callable[[dict[str, Any]], Any] = lambda choice: choice  # of a completion's choice
         self.says: Callable[[list[dict[str, str]]], Any] = lambda messages: "?"  # of a chat's messages
         self.headers: dict[str, str] = {}  # sent with failures
@@ -186,6 +194,10 @@ class FakeServer(ThreadingHTTPServer):
     def completions(self) -> list[dict[str, Any]]:
         return [body for path, body in self.asked if path == "/v1/completions" and body.get("top_k") != 1]
 
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.asked]
+
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if self.failures:
             return self.failures.pop(0), {"error": "busy"}
@@ -194,10 +206,24 @@ class FakeServer(ThreadingHTTPServer):
         if path == "/collective_rpc":
             self.weights = body["kwargs"]["weights_path"]
             return 200, {"results": [None]}
-        if path == "/reset_prefix_cache":
+        if path == "/reset_prefix_cache" or (path.startswith("/finish_session") and self.router):
             return 200, None
+        if path.startswith("/pause"):
+            self.paused.set()
+            return 200, {"status": "paused"}
+        if path == "/resume":
+            self.paused.clear()
+            self.partial = None
+            return 200, {"status": "resumed"}
+        if path == "/update_weight_version":
+            self.label = body["new_version"]
+            return 200, {"success": True}
+        if path == "/inference/v1/generate" and self.tokens:
+            return 200, {"choices": [self.change(self.token_choice(body))]}
         if path == "/v1/chat/completions":
             return 200, {"choices": [{"message": {"role": "assistant", "content": self.says(body["messages"])}}]}
+        if "prompt" not in body:
+            return 404, {"error": "Not Found"}
         if len(body["prompt"]) > 200:
             return 400, {"error": "the prompt is longer than max_model_len"}
         if (
@@ -221,6 +247,24 @@ class FakeServer(ThreadingHTTPServer):
         }
         return {key: value for key, value in choice.items() if key not in self.leave_out}
 
+    def token_choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        """As vLLM's `/inference/v1/generate`: cut off at `partial` where a pause has come."""
+        choice = self.choice({"prompt": body["token_ids"], **body["sampling_params"]})
+        ids, logprobs = choice.pop("token_ids"), choice.pop("logprobs")["token_logprobs"]
+        if self.partial is not None and len(ids) > self.partial:
+            ids, choice["finish_reason"] = ids[: self.partial], "abort"
+        content = [{"token_id": i, "logprob": one} for i, one in zip(ids, logprobs, strict=False)]
+        spans = [{"version": self.label, "start": 0, "end": len(ids)}]
+        return {**choice, "token_ids": ids, "logprobs": {"content": content}, "weight_versions": spans}
+
+    def look_up(self, body: dict[str, Any]) -> None:
+        """Counts a hit where a prompt continues one that was asked before under the same salt."""
+        prompt, salt = body.get("prompt") or body.get("token_ids"), body.get("cache_salt", "")
+        if isinstance(prompt, list):
+            keys = {(salt, *map(str, prompt[:n])) for n in range(1, len(prompt) + 1)}
+            self.hits += bool(keys & self.prefixes)
+            self.prefixes.add((salt, *map(str, prompt)))
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -231,10 +275,15 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.asked.append((self.path, body))
             self.server.authorizations.append(self.headers.get("Authorization"))
+            self.server.here.session = self.headers.get("X-Session-ID")
+            self.server.sessions.append(self.server.here.session)
+            self.server.look_up(body)
             self.server.active += 1
             self.server.most_active = max(self.server.most_active, self.server.active)
         time.sleep(self.server.delay)
         self.server.open.wait()
+        if self.server.partial is not None and self.path in ("/v1/completions", "/inference/v1/generate"):
+            self.server.paused.wait(10)
         with self.server.lock:
             status, answer = self.server.answer(self.path, body)
             self.server.active -= 1

@@ -111,8 +111,8 @@ PUBLIC: dict[str, str] = {
         " make_dialogue"
     ),
     "mathturn_gym.env.feedback": (
-        "FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint hint_flipped"
-        " plain"
+        "AboveBelow FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint"
+        " hint_flipped plain"
     ),
     "mathturn_gym.episodes": ("PackedBatch acollect collect pack read_episodes summarize unpack write_episodes"),
     "mathturn_gym.episodes.rollout": (

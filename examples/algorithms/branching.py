@@ -1,6 +1,6 @@
 """Turn Monte-Carlo credit by branching: the value of a context is measured by playing on from a copy of the episode.
 
-    mathturn train --task guess8 --algorithm examples/algorithms/branching.py:Branching      # or its import path
+    mathturn train guess8 --algorithm branching:Branching       # with this folder on PYTHONPATH
 
 A turn's advantage is its reward plus the value of the context after it, less the value of the context before it. Both
 values are means over `branches` continuations that the policy plays from the copied state (VinePPO, Kazemnejad et al. 2024,
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mathturn_gym.baselines.algorithms import Advantages, Algorithm, Clipping, Learner, Metrics, Part, State
 from mathturn_gym.episodes.returns import scale_advantages
@@ -33,7 +34,8 @@ class Branches(State):
 
     def __init__(self, trainer: Learner) -> None:
         self.trainer = trainer
-        self.env: Any = trainer.config.env.make("train", 1, policy=trainer.policy).envs[0].unwrapped
+        vector: Any = trainer.config.env.make("train", 1, policy=trainer.policy)
+        self.env = vector.envs[0].unwrapped
         self.tokens = 0
 
     def update(self, batch: PackedBatch, rate: float) -> Metrics:
@@ -57,7 +59,7 @@ class Branches(State):
             self.env.step(episode.ids[start:end])
         return found
 
-    def values(self, states: Sequence[Any], branches: int, discount: float) -> np.ndarray[Any, Any]:
+    def values(self, states: Sequence[Any], branches: int, discount: float) -> npt.NDArray[np.float64]:
         """Mean return of `branches` continuations of each state; every state goes one turn further at a time."""
         at = [state for state in states for _ in range(branches)]
         returns, running, factor = np.zeros(len(at)), list(range(len(at))), 1.0
@@ -75,7 +77,7 @@ class Branches(State):
                 returns[i] += factor * float(reward)
                 left += [] if terminated or truncated else [i]
             running, factor = left, factor * discount
-        return returns.reshape(len(states), branches).mean(1)
+        return np.asarray(returns.reshape(len(states), branches).mean(1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,19 +55,14 @@ def bounded_lines(stream: IO[bytes], most: int) -> Iterator[bytes | None]:
 # ---- files of unknown origin: a link leads elsewhere, opening a pipe waits forever, a device never ends
 
 
-def open_regular(path: str | os.PathLike[str], mode: str = "rb", *, links: bool | None = None) -> IO[bytes]:
-    """Opens a regular file; a pipe, a device or a folder is an error, and opening one does not wait.
-
-    Args:
-        path: The file.
-        mode: Of `open`, for bytes.
-        links: Follow a link to a regular file; None follows it to read (a download cache is made of links), and refuses
-            it to write.
+def open_regular(path: str | os.PathLike[str], mode: str = "rb") -> IO[bytes]:
+    """Opens a regular file for bytes; a pipe, a device or a folder is an error, and opening one does not wait.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, is no regular file, or is a link that was to be written to.
     """
-    extra = _NO_WAIT | (0 if (mode == "rb" if links is None else links) else _NO_LINK)
+    # A download cache is made of links; one in the place of a file that is written leads out of its folder.
+    extra = _NO_WAIT | (0 if mode == "rb" else _NO_LINK)
     stream = open(path, mode, opener=lambda name, flags: os.open(name, flags | extra, 0o666))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         stream.close()

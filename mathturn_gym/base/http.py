@@ -8,7 +8,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
@@ -20,21 +20,32 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-# Characters of a refusal that are shown.
 _SHOWN: Final = 500
+"""Characters of a refusal that are shown."""
 
 
 class TryAgainError(Exception):
-    """An attempt failed for the server's sake; it may say after how many seconds to ask again."""
+    """An attempt failed for the server's sake.
 
-    def __init__(self, message: str, after: float | None = None) -> None:
+    Args:
+        message: What happened.
+        after: Seconds after which the server wants to be asked again, where it said so.
+        lost: The server may be gone: no connection, or no whole answer. What it held may be gone with it.
+    """
+
+    def __init__(self, message: str, after: float | None = None, *, lost: bool = False) -> None:
         super().__init__(message)
-        self.after = after
+        self.after, self.lost = after, lost
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is: a URL that messages may show, and the authorization that the URL given held."""
+    """Where a server is.
+
+    Args:
+        url: Without user, password and trailing slash: this is what messages show.
+        headers: Authorization, where the URL had user and password.
+    """
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -89,7 +100,14 @@ def servers_of(urls: Sequence[str]) -> tuple[list[Server], list[str]]:
 
 
 class HttpClient:
-    """Sends JSON and reads JSON, whole exchanges within `timeout` seconds; no message shows the key, or another secret.
+    """Sends JSON and reads JSON.
+
+    Args:
+        needed_by: Who asks, for the message where the library is missing.
+        timeout: Seconds for a whole exchange.
+        connections: Most at once.
+        api_key: Sent as a bearer token.
+        secrets: What no message may show, besides the key.
 
     Raises:
         InvalidValueError: a key that no header can carry.
@@ -119,11 +137,20 @@ class HttpClient:
             trust_env=False,
         )
 
-    async def send(self, server: Server, path: str, body: Any, *, max_bytes: int) -> Any:
+    async def send(
+        self, server: Server, path: str, body: Any, *, max_bytes: int, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """One exchange: GET where `body` is None, else POST.
 
+        Args:
+            server: Whom to ask.
+            path: What.
+            body: To be sent as JSON, or None.
+            max_bytes: The largest answer that is read.
+            headers: Sent besides those of the server.
+
         Returns:
-            The answer from JSON (of at most `max_bytes`); None where it is empty.
+            The answer from JSON; None where it is empty.
 
         Raises:
             TryAgainError: no connection, no whole answer in time, or a status that says so.
@@ -133,17 +160,18 @@ class HttpClient:
 
         url = server.url + path
         method, content = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
-        headers = dict(server.headers) | ({} if content is None else {"Content-Type": "application/json"})
+        sent = {**(headers or {}), **dict(server.headers)}
+        sent |= {} if content is None else {"Content-Type": "application/json"}
         # Without "from": what the library raises holds the request, and with it the headers.
         try:
             async with asyncio.timeout(self._timeout):
-                async with self._client.stream(method, url, content=content, headers=headers) as response:
+                async with self._client.stream(method, url, content=content, headers=sent) as response:
                     status, answered = response.status_code, response.headers
                     data = await self._read(url, response, max_bytes if status < 300 else 4 * _SHOWN)
         except TimeoutError:
-            raise TryAgainError(f"no whole answer within {self._timeout:g} s") from None
+            raise TryAgainError(f"no whole answer within {self._timeout:g} s", lost=True) from None
         except httpx2.TransportError as error:
-            raise TryAgainError(self.scrubbed(f"{type(error).__name__} {error}".strip())) from None
+            raise TryAgainError(self.scrubbed(f"{type(error).__name__} {error}".strip()), lost=True) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise PolicyError(self.scrubbed(f"{url}: {type(error).__name__} {error}")) from None
         if status in _RETRIED:

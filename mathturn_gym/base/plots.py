@@ -11,11 +11,7 @@ from mathturn_gym.base.text import visible
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Returns a figure, in inches, that pyplot does not know.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Returns a figure, in inches, that pyplot does not know; raises `ImportError` without matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

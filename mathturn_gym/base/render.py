@@ -130,12 +130,7 @@ def render_dialogue(
 ) -> RenderedDialogue:
     """Returns the whole dialogue as one text, which a notebook shows as HTML.
 
-    Args:
-        problem: Shown first.
-        turns: Shown in order, each with its verdict and reward.
-        stop_reason: Shown last.
-        system_prompt: Shown before the problem, if any.
-        color: With ANSI color codes; None asks the terminal.
+    `color` adds ANSI color codes; None asks the terminal.
     """
     return _render(_dialogue(problem, turns, stop_reason, system_prompt), color)
 

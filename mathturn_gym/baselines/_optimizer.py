@@ -64,15 +64,22 @@ class Optimizer:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """Returns the optimizer's state per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER"."""
-        return {
-            f"{name}.{kind}{part}.{parameter_name}": tensor.cpu()
-            for parameter_name, parameter in self._named.items()
-            for kind, kept in self._optimizer.state.get(parameter, {}).items()
-            if kind != _STEP and isinstance(kept, torch.Tensor)
-            for part, tensor in _plain(kept).items()
-        }
+    def tensors(self, name: str, *, keep: bool = True) -> dict[str, torch.Tensor]:
+        """Returns the optimizer's state per parameter (AdamW: two moments), as "NAME.KIND.PARAMETER".
+
+        Args:
+            name: Of the optimizer.
+            keep: False takes part in gathering what is sharded, one tensor after the other, and returns nothing.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for parameter_name, parameter in self._named.items():
+            for kind, kept in self._optimizer.state.get(parameter, {}).items():
+                if kind == _STEP or not isinstance(kept, torch.Tensor):
+                    continue
+                whole = _plain(kept)  # of all ranks: each has to call it
+                if keep:
+                    found |= {f"{name}.{kind}{part}.{parameter_name}": one.cpu() for part, one in whole.items()}
+        return found
 
     def load(self, tensors: Mapping[str, torch.Tensor], name: str, steps: int) -> None:
         """Restores the result of `tensors`.
@@ -124,6 +131,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Splits an 8-bit tensor into its parts (".codes", ".scale", ...); any other is one part named ""."""
+    # A subclass cannot be saved by safetensors; its parts can.
     if hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "full_tensor"):
         names, _ = tensor.__tensor_flatten__()
         return {f".{name}": getattr(tensor, name).detach() for name in names}
@@ -182,6 +190,7 @@ class CompiledLayers:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        # The longest list of modules: the layers, in every model of transformers, under any adapter.
         lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
         self._layers: list[Any] = list(max(lists, key=len, default=()))
         if not self._layers:

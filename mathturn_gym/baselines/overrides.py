@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any
         if not equals or not name:
             raise InvalidValueError(f"{option} must be FIELD=VALUE or PART.FIELD=VALUE, got {text!r}")
         try:
-            found[name] = parse_json(value)
+            found[name] = parse_json(re.sub(r"^(-?)\.(?=\d)", r"\g<1>0.", value))  # ".8" is a number to who types it
         # feedback=hint needs no quotes.
         except ValueError:
             found[name] = value

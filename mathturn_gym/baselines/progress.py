@@ -89,6 +89,7 @@ class TrainingDisplay:
             ("cpu_s", budget.cpu_seconds),
         )
         goals = [(metrics.get(name, 0), limit) for name, limit in limits if limit is not None]
+        # The bar follows the budget that will end the run.
         done, limit = max(goals, key=lambda goal: goal[0] / goal[1])
         return min(int(done), int(limit)), int(limit)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from mathturn_gym.baselines.algorithms import Metrics
+from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,10 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def interrupt_flag() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C into a flag that the caller reads, and the second into a KeyboardInterrupt."""
+    """Turns the first Ctrl-C or SIGTERM into a flag that the caller reads, and the second into a KeyboardInterrupt.
+
+    Schedulers of clusters send SIGTERM some time before they kill a job.
+    """
     if threading.current_thread() is not threading.main_thread():  # Python lets only the main thread handle signals
         yield lambda: False
         return
@@ -51,11 +55,12 @@ def interrupt_flag() -> Iterator[Callable[[], bool]]:
         asked = True
         _LOG.warning("interrupted: finishing this iteration and saving (Ctrl-C again stops at once)")
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 Report: TypeAlias = Callable[[Metrics], None]
@@ -110,6 +115,22 @@ class Session(ABC):
     @abstractmethod
     def close(self) -> None:
         """Closes the environments and other resources of the session."""
+
+
+def refuse_rollout(config: RunConfig, who: str) -> None:
+    """Raises for a rollout engine where the episodes come from workers.
+
+    Args:
+        config: The run.
+        who: The engine that has the workers, for the message.
+
+    Raises:
+        InvalidValueError: `policy.rollout` is set.
+    """
+    if config.policy.rollout is not None:
+        raise InvalidValueError(
+            f"policy.rollout {config.policy.rollout!r}: {who} plays episodes with workers of its own; leave one of them out"
+        )
 
 
 class Engine(Protocol):

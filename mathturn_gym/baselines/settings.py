@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_from_json
+from mathturn_gym.baselines.rollouts import OnFailure
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.policies import PolicyConfig
@@ -176,6 +177,10 @@ class Optimization:
         importance_level: Unit of a weight: "token", "turn" or "sequence" (the product over its tokens: unbiased for the
             whole, with a variance that grows with its length).
         importance_mode: Treatment of a weight over the cap: "clip" sets it to the cap, "mask" to 0.
+        max_staleness: With `policy.rollout`, batches that are played ahead while the policy learns: nothing that is learned from
+            is more versions old. 0 waits for each batch and each update.
+        on_failure: An episode that fails (a server that does not answer, a verifier's error): "stop" ends the run, "retry"
+            plays its group again and ends the run after three failures, "drop_group" goes on without the group then.
         log_kl: Log the KL from the policy at the start also where no loss has a weight for it: one more pass
             over a batch, and without LoRA a second copy of the weights.
 
@@ -208,6 +213,8 @@ class Optimization:
     importance_level: ImportanceLevel = "token"
     importance_mode: ImportanceMode = "clip"
     log_kl: bool = False
+    max_staleness: int = 0
+    on_failure: OnFailure = "stop"
 
     def __post_init__(self) -> None:
         """Checks every field, and those that go together."""
@@ -217,6 +224,7 @@ class Optimization:
             ("precision", _PRECISIONS),
             ("importance_level", get_args(ImportanceLevel)),
             ("importance_mode", get_args(ImportanceMode)),
+            ("on_failure", get_args(OnFailure)),
         ):
             if getattr(self, name) not in allowed:
                 raise_unknown_name(f"optimization.{name}", getattr(self, name), allowed)
@@ -237,7 +245,7 @@ class Optimization:
             check_int(f"optimization.{name}", getattr(self, name), low=1)
         if self.micro_batch_tokens is not None:
             check_int("optimization.micro_batch_tokens", self.micro_batch_tokens, low=1)
-        for name in ("warmup", "dynamic_sampling"):
+        for name in ("warmup", "dynamic_sampling", "max_staleness"):
             check_int(f"optimization.{name}", getattr(self, name), low=0)
         for name in ("learning_rate", "final_learning_rate", "weight_decay"):
             if getattr(self, name) is not None:
@@ -308,6 +316,8 @@ class Evaluation:
 
     Args:
         every: Iterations between evaluations on the validation problems; 0 evaluates only at the start and at the end.
+        times: Also evaluate whenever another of this many equal parts of the budget (of tokens or episodes) is used up, so
+            that curves of algorithms with long and short iterations have as many points.
         episodes: Episodes per evaluation, the same ones each time; 0 disables evaluations.
         patience: Number of evaluations without a better accuracy (within all turns) after which the run stops early; 0
             disables early stopping.
@@ -320,6 +330,7 @@ class Evaluation:
     """
 
     every: int = 20
+    times: int = 0
     episodes: int = 256
     patience: int = 0
     test_episodes: int = 0
@@ -329,10 +340,23 @@ class Evaluation:
         """Checks the numbers."""
         for one in dataclasses.fields(self):
             check_int(f"evaluation.{one.name}", getattr(self, one.name), low=0)
-        if self.patience and not (self.every and self.episodes):
+        if self.patience and not ((self.every or self.times) and self.episodes):
             raise InvalidValueError(
                 "evaluation.patience counts evaluations: evaluation.every and evaluation.episodes must not be 0"
             )
+
+    def is_due(self, iteration: int, before: float, used: float) -> bool:
+        """True if the run is evaluated after an iteration.
+
+        Args:
+            iteration: Iterations done.
+            before: Share of the budget that was used before the last one.
+            used: Share that is used now.
+
+        >>> [Evaluation(every=0, times=10).is_due(1, *shares) for shares in ((0.08, 0.11), (0.11, 0.19))]
+        [True, False]
+        """
+        return bool(self.every and iteration % self.every == 0) or int(self.times * before) < int(self.times * used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +409,15 @@ class RunConfig:
                 raise InvalidValueError(f"{name} must be a non-empty text or None, got {value!r}")
         if self.policy.seed:
             raise InvalidValueError(f"policy.seed is not read in a run, whose own seed decides: got {self.policy.seed}")
+        ahead = self.optimization.max_staleness
+        if ahead and self.policy.rollout is None:
+            raise InvalidValueError(
+                f"optimization.max_staleness ({ahead}) plays ahead on another engine than the trainer's: set policy.rollout"
+            )
+        if ahead and self.optimization.dynamic_sampling:
+            raise InvalidValueError(
+                "optimization.dynamic_sampling decides after each batch what is played next: with it, max_staleness must be 0"
+            )
         self.algorithm.check(self)
 
     def to_json(self) -> dict[str, Any]:

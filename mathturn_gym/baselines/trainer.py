@@ -39,6 +39,7 @@ from mathturn_gym.baselines.batches import (
     select_episodes,
     uniform_share,
 )
+from mathturn_gym.baselines.rollouts import Ahead, play_groups
 from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_checkpoint
 from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import Optimization, RunConfig, default_learning_rate
@@ -54,10 +55,15 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
 from mathturn_gym.wrappers import load_policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
+from mathturn_gym.wrappers.rollout import RolloutEngine, load_rollout
 
 _LOG = logging.getLogger(__name__)
 _MUCH: Final = 3.0
 """Factor over the default learning rate from which on a warning is logged."""
+_CAP: Final = 2.0
+"""Largest importance weight of a token that another engine sampled (Yao et al. 2025)."""
+_GAP: Final = 0.05
+"""Mean difference of log-probs, in nats, that kernels and bfloat16 do not explain."""
 _MEASURED_SHARE: Final = 4
 _LEAST_MEASURED: Final = 8
 """One in four of the episodes without advantage is measured, and at least 8."""
@@ -111,6 +117,7 @@ class Trainer(Session):
         self.model = self._policy.model
         use_row_attention(self.model)
         _switch_off_dropout(self.model)
+        _refuse_half_weights(self.model)
         self.config = config = dataclasses.replace(config, optimization=_for_model(config, self.model))
         self.recomputes = _recomputes(config, self.model)
         self._watch = DryWatch()
@@ -142,6 +149,18 @@ class Trainer(Session):
                 " rate stays constant",
                 config.optimization.schedule,
             )
+        ahead = config.optimization.max_staleness
+        if ahead and self._curriculum is not None:
+            raise InvalidValueError(
+                "a curriculum chooses problems by what was learned before: with it, optimization.max_staleness must be 0"
+            )
+        self._ahead = Ahead(ahead) if ahead else None
+        self._warned = False
+        # Last: nothing that was started must be ended where the config does not fit.
+        self._rollout: RolloutEngine | None = None
+        if config.policy.rollout is not None:
+            self._rollout = load_rollout(config.policy, self._policy, in_flight=bool(ahead))
+        self._sampler: Any = self._policy if self._rollout is None else self._rollout
 
     # ---- the session
 
@@ -162,14 +181,18 @@ class Trainer(Session):
         return Ended(status, message, episodes, self.tokens, self.cpu_s, total_tokens=self.total_tokens)
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Ends the rollout engine and closes the environments."""
+        if self._rollout is not None:
+            self._rollout.close()
+        if self._ahead is not None:
+            self._ahead.close()
         self._env.close()
         if self._eval_env is not None:
             self._eval_env.close()
 
     def _iterate(self, folder: RunFolder, report: Report, interrupted: Callable[[], bool]) -> tuple[RunStatus, str]:
         config = self.config
-        every, patience = config.evaluation.every, config.evaluation.patience
+        patience, before = config.evaluation.patience, self._share_used
         if self.iteration == 0:
             report({"iteration": 0, "episodes": 0, "tokens": 0, "total_tokens": 0, "cpu_s": 0.0, **self.evaluate()})
             self._keep_episodes(folder)
@@ -178,7 +201,9 @@ class Trainer(Session):
                 metrics = self.step()
             except DivergedError as error:
                 return "diverged", str(error)
-            evaluated = self.done or bool(every and self.iteration % every == 0)
+            used = self._share_used
+            evaluated = self.done or config.evaluation.is_due(self.iteration, before, used)
+            before = used
             metrics.update(self.evaluate() if evaluated else {})
             report(metrics)
             if evaluated:
@@ -198,23 +223,33 @@ class Trainer(Session):
         Raises:
             DivergedError: a loss, gradient or weight is no longer finite.
         """
-        options, began, cpu = self.config.optimization, time.perf_counter(), time.process_time()
+        began, cpu = time.perf_counter(), time.process_time()
         drawn = self.draw()
-        episodes = drawn.sampled
         played = time.perf_counter()
+        with nullcontext() if self._rollout is None else self._rollout.held():
+            metrics = self._learn(drawn)
+        taken = time.perf_counter()
+        self.cpu_s += time.process_time() - cpu
+        return {
+            **metrics,
+            "cpu_s": self.cpu_s,
+            "time/rollout_s": played - began,
+            "time/update_s": taken - played,
+            "time/tokens_per_s": sum(len(episode.ids) for episode in drawn.episodes) / (taken - began),
+        }
+
+    def _learn(self, drawn: SampledBatch) -> Metrics:
+        """Learns from a batch, and gives the new weights to the engine that samples."""
+        options, episodes = self.config.optimization, drawn.sampled
+        self._policy.drop_caches()  # the update needs the memory, and its new weights other keys and values
         for episode in episodes if self._curriculum is not None else ():
             self._curriculum.record_episode(episode)  # type: ignore[union-attr]
         batch = self.credit(drawn.episodes)
         self._learned_from = with_advantages(drawn.episodes[: self.config.evaluation.kept], batch)
-        share = self.config.budget.share_used(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            batch_episodes=options.batch_episodes,
-        )
-        rate = options.rate(self.iteration, share)
+        rate = options.rate(self.iteration, self._share_used)
         figures = batch_metrics(episodes, batch, self._policy.version)
         figures |= {**self.state.update(batch, rate), **self._update_policy(batch, rate)}
+        self._watch_mismatch(figures)
         if self.algorithm.episodes_per_problem > 1:
             figures["uniform_groups"] = uniform_share(episodes)
         sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
@@ -224,25 +259,49 @@ class Trainer(Session):
         self.tokens += sampled
         self.total_tokens += sum(len(episode.ids) for episode in episodes)
         self._policy.version = self.iteration
-        taken = time.perf_counter()
-        self.cpu_s += time.process_time() - cpu
+        figures |= self._synced()
         turns = sum(episode.num_turns for episode in episodes)
         return {
             "iteration": self.iteration,
             "episodes": self.iteration * options.batch_episodes,
             "tokens": self.tokens,
             "total_tokens": self.total_tokens,
-            "cpu_s": self.cpu_s,
             **{f"train/{name}": value for name, value in accuracy_by_turn(episodes, self._num_turns).items()},
             "train/reward": float(np.mean([episode.rewards.sum() for episode in episodes])),
             "train/turns": turns / len(episodes),
             "train/completion_tokens": sampled / max(1, turns),
             "train/learning_rate": self._optimizer.learning_rate * rate,
             **{f"train/{name}": value for name, value in figures.items()},
-            "time/rollout_s": played - began,
-            "time/update_s": taken - played,
-            "time/tokens_per_s": batch.num_tokens / (taken - began),
         }
+
+    @property
+    def _share_used(self) -> float:
+        return self.config.budget.share_used(
+            iteration=self.iteration,
+            tokens=self.tokens,
+            total_tokens=self.total_tokens,
+            batch_episodes=self.config.optimization.batch_episodes,
+        )
+
+    def _watch_mismatch(self, figures: Metrics) -> None:
+        """Warns, once, where another engine with the newest weights gives its own ids other log-probs than the trainer does."""
+        gap = figures.get("mismatch_mean", 0.0)
+        if self._rollout is not None and gap > _GAP and not figures["staleness_max"] and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "log-probs of policy.rollout %r are %.3f away from the trainer's on average: it samples with other weights,"
+                " another precision or another distribution (vLLM: --logprobs-mode processed_logprobs)",
+                self.config.policy.rollout,
+                gap,
+            )
+
+    def _synced(self) -> Metrics:
+        """Gives the weights to the engine that samples; returns how long that took."""
+        if self._rollout is None:
+            return {}
+        began = time.perf_counter()
+        self._rollout.sync(self._policy.version)
+        return {"sync_s": time.perf_counter() - began}
 
     def draw(self) -> SampledBatch:
         """Samples the episodes of the next iteration.
@@ -284,9 +343,22 @@ class Trainer(Session):
             episodes: How many.
             **options: Of `collect`, but for the seed.
         """
-        env = self._env if split == "train" else self._eval_env
-        with self.autocast():
-            return collect(env, self._policy, episodes, seed=derive_seed(self.config.seed, split), **options)
+        env, seed = self._env if split == "train" else self._eval_env, derive_seed(self.config.seed, split)
+        start, group = options.pop("first_index", 0), options.get("group_size", 1)
+
+        def play(first: int, count: int) -> list[Episode]:
+            with self.autocast():
+                return collect(env, self._sampler, count, seed=seed, first_index=first, **options)
+
+        def batch(first: int) -> list[Episode]:
+            on_failure = self.config.optimization.on_failure
+            return play_groups(play, first, episodes, group=group, on_failure=on_failure)
+
+        if self._ahead is None:
+            return batch(start)
+        if split == "validation":
+            return self._ahead.between(lambda: batch(start))
+        return self._ahead.batch(start, episodes, batch)
 
     def credit(self, episodes: Sequence[Episode]) -> PackedBatch:
         """Packs episodes with the advantages that the algorithm gives to their tokens."""
@@ -433,6 +505,11 @@ class Trainer(Session):
         """What `parts` needs of a minibatch."""
         return 1
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes checkpoints; the others need no copy of the state."""
+        return True
+
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
@@ -502,7 +579,7 @@ class Trainer(Session):
         numbers.update(self.state.numbers())
         if self._curriculum is not None:
             numbers["curriculum"] = self._curriculum.state_dict()
-        tensors = {**self._optimizer.tensors("policy"), **self.state.tensors()}
+        tensors = {**self._optimizer.tensors("policy", keep=self.writes), **self.state.tensors()}
         return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
@@ -516,6 +593,7 @@ class Trainer(Session):
             self._optimizer.load(state.tensors, "policy", state.steps)
             self.state.load(state.numbers, state.tensors)
             self.load_weights(Path(checkpoint), version=max(1, state.iteration))
+            self._synced()
             if self._curriculum is not None:
                 self._curriculum.load_state_dict(state.numbers["curriculum"])
             self.iteration, self.tokens = state.iteration, int(state.numbers["tokens"])
@@ -621,7 +699,7 @@ class Trainer(Session):
         terms: dict[str, Any] = {"entropy": entropy, "entropy_weight": self.algorithm.entropy_weight}
         if np.any(self.algorithm.kl_weight):
             terms["reference_logprobs"] = self._reference_of(part)
-            terms["kl_weight"] = self.algorithm.kl_weight
+            terms["kl_weight"], terms["kl"] = self.algorithm.kl_weight, self.algorithm.kl
         return self.algorithm.loss(logprobs, Part(part, minibatch, terms), self.state)
 
     def _make_reference(self) -> Any:
@@ -652,7 +730,7 @@ def policy_to_load(config: RunConfig) -> PolicyConfig:
     name = config.policy.model
     if name == "random" or name.startswith(("http://", "https://", "vllm:")):
         raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
-    changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32}
+    changes: dict[str, Any] = {"seed": derive_seed("init", config.seed) % 2**32, "rollout": None, "rollout_options": {}}
     if config.policy.dtype is None and (Path(name).exists() or not names_code(name, MODEL_SCHEMES)):
         changes["dtype"] = "float32"  # an optimizer's steps are too small for the eight bits of bfloat16
     if Path(name).exists() or not names_code(name, MODEL_SCHEMES):
@@ -668,7 +746,8 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
     sampling = found.sampling
     if sampling.temperature == 0.0:
         raise InvalidValueError("policy.temperature must be above 0 in training: greedy log-probs are no behavior")
-    if sampling.truncates and not found.keeps_support:
+    # Of another engine, `load_rollout` asks for the ids that could be drawn.
+    if sampling.truncates and not found.keeps_support and config.policy.rollout is None:
         cut = next(
             name for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)) if getattr(sampling, name) != off
         )
@@ -682,6 +761,9 @@ def _trainable(config: RunConfig, policy: Policy | None) -> CausalLMPolicy:
 def _for_model(config: RunConfig, model: Any) -> Optimization:
     """Fills in the default learning rate, and warns if the given one suits a much smaller model."""
     options = config.optimization
+    if config.policy.rollout is not None and options.importance_cap is None and options.recompute_logprobs is not False:
+        # Kernels and precision of another engine differ; the correction also logs by how much.
+        options = dataclasses.replace(options, importance_cap=_CAP)
     adapter = config.policy.lora is not None or config.policy.adapter is not None
     suited = default_learning_rate(sum(one.numel() for one in model.parameters()), adapter=adapter)
     if options.learning_rate is None:
@@ -695,6 +777,20 @@ def _for_model(config: RunConfig, model: Any) -> Optimization:
             suited,
         )
     return options
+
+
+def _refuse_half_weights(model: Any) -> None:
+    """Raises where steps would be rounded away.
+
+    Of bfloat16 weights, 18 in 132,736 move at a learning rate of 1e-6: a step below 1/256 of a weight is no step.
+    """
+    small = sorted({str(one.dtype) for one in model.parameters() if one.requires_grad and one.dtype.itemsize < 4})
+    if small:
+        raise InvalidValueError(
+            f"the trained weights are {small[0].removeprefix('torch.')}, in which an optimizer's steps are rounded away: leave"
+            ' policy.dtype out and set optimization.precision="bfloat16", or train an adapter (policy.lora), whose own weights'
+            " are float32"
+        )
 
 
 def _recomputes(config: RunConfig, model: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,6 +92,28 @@ class Start:
 
         folder = Path(self.policy.model)
         return fingerprint(folder / "checkpoint") or fingerprint(folder)  # a run's, or a model's folder
+
+
+def policy_settings(policy: PolicyConfig, texts: Sequence[str]) -> dict[str, Any]:
+    """Reads `--policy-set FIELD=VALUE`: fields of `PolicyConfig`, and anything else as an option of the policy's class.
+
+    Args:
+        policy: Whose options are added to.
+        texts: As they were typed.
+
+    Raises:
+        InvalidValueError: a text without "=", or the policy's name or seed, which have options of their own.
+    """
+    from mathturn_gym.baselines.overrides import parse_settings
+
+    found = parse_settings(texts, "--policy-set")
+    for name, instead in (("model", "--policy"), ("seed", "--seed"), ("options", "--policy-set OPTION=VALUE")):
+        if name in found:
+            raise InvalidValueError(f"--policy-set {name}=…: give {instead}")
+    fields = {one.name for one in dataclasses.fields(policy)}
+    options = {name: value for name, value in found.items() if name not in fields}
+    own = {name: value for name, value in found.items() if name in fields}
+    return {**own, "options": {**policy.options, **options}} if options else own
 
 
 OwnCode = Annotated[

@@ -23,7 +23,7 @@ from mathturn_gym.cli._options import (
     ray_settings,
     with_env_options,
 )
-from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, problems_of, start_of
+from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, policy_settings, problems_of, start_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import POLICY_NAMES
 
@@ -73,6 +73,14 @@ def evaluate(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default what there is.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, …; by default the checkpoint's.")] = None,
+    policy_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy-set",
+            help="FIELD=VALUE of the policy, or an option of its engine: max_batch_size=64, cache_bytes=0, gpu_memory_utilization=.8,"
+            " tensor_parallel_size=2; repeatable.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides problems and samples.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for report.html, report.json and episodes.jsonl.")] = Path(
         "runs/eval"
@@ -106,7 +114,8 @@ def evaluate(
     source = problems_of(config, split, named="problems" in env.given)
     samples = start.samples if samples is None else samples
     total = episodes if episodes is not None else samples * (source.size or _PROBLEMS)
-    sampling = {"temperature": temperature, "grammar": grammar, "dtype": dtype}
+    more = policy_settings(start.policy, policy_set or [])
+    sampling = {"temperature": temperature, "grammar": grammar, "dtype": dtype, **more}
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
         "weights": start.fingerprint(),

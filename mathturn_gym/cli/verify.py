@@ -34,8 +34,8 @@ _CHUNK = 256
     {
         "One answer": ("gold", "kind", "as_json"),
         "A file of answers, or of episodes": ("file", "against", "show_changed", "out"),
-        "Audit: verifiers on labeled cases": ("audit", "verifier", "cases", "limit", "show_wrong"),
-        "The verifier": ("form", "extract", "rel_tol", "decimals", "timeout", "memory_mb", "workers"),
+        "Audit: verifiers on labeled cases": ("audit", "suite", "verifier", "cases", "limit", "show_wrong"),
+        "The verifier": ("form", "extract", "rel_tol", "decimals", "tolerance", "timeout", "memory_mb", "workers"),
         "Judge: decides where the verifier cannot": (
             "judge",
             "judge_model",
@@ -61,6 +61,9 @@ def verify(
     extract: Annotated[str, typer.Option(help="Where the answer may stand: boxed, marked or lenient.")] = "marked",
     rel_tol: Annotated[float, typer.Option(help="Relative difference at which numbers count as equal.")] = 0.0,
     decimals: Annotated[int | None, typer.Option(help="Compare numbers rounded to this many places.")] = None,
+    tolerance: Annotated[
+        str, typer.Option(help="exact; or rounded: a decimal counts that is the other value correctly rounded.")
+    ] = "exact",
     file: Annotated[
         Path | None,
         typer.Option(
@@ -80,6 +83,9 @@ def verify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Run labeled cases through verifiers.")] = False,
+    suite: Annotated[
+        str, typer.Option(help="With --audit: suite, or classes: answers that say more, or less, than their value.")
+    ] = "suite",
     verifier: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,7 +131,7 @@ def verify(
     if audit:
         if response is not None:
             raise InvalidValueError("--audit takes its cases from the package or from --file, not from RESPONSE")
-        _audit(cases or [], file, verifier or [], form or "equivalent", limit, out, show_wrong)
+        _audit(suite, cases or [], file, verifier or [], form or "equivalent", limit, out, show_wrong)
         return
     from mathturn_gym.verifier import Verifier
 
@@ -137,6 +143,7 @@ def verify(
         extract=extract,  # type: ignore[arg-type]  # checked there
         rel_tol=rel_tol,
         decimals=decimals,
+        tolerance=tolerance,  # type: ignore[arg-type]
     )
     options = {"model": judge_model, "key_env": judge_key_env, "cache": judge_cache, "against": judge_against}
     with _with_judge(plain, judge, judge_budget, **options) as chosen:
@@ -367,6 +374,7 @@ def _judge_chunk(judge: Verifier | JudgedVerifier, rows: list[dict[str, Any]]) -
 
 
 def _audit(
+    suite: str,
     files: Sequence[Path],
     alone: Path | None,
     verifiers: list[str],
@@ -384,7 +392,7 @@ def _audit(
         check_verifier_name(name)
     if out is not None and out.suffix not in _AUDIT_PAGES:
         raise InvalidValueError(f"--out of an audit must end in {', '.join(_AUDIT_PAGES)}, got {str(out)!r}")
-    cases = _audit_cases(files, alone)
+    cases = _audit_cases(suite, files, alone)
     if limit is not None and limit < len(cases):
         step = len(cases) / check_int("limit", limit, low=1)
         cases = [cases[int(index * step)] for index in range(limit)]
@@ -411,11 +419,13 @@ def _audit(
         write_atomically(out, _AUDIT_PAGES[out.suffix](reports))
 
 
-def _audit_cases(files: Sequence[Path], alone: Path | None) -> list[Case]:
-    """The suite and the user's files, each case under the source that it names, or its file."""
+def _audit_cases(suite: str, files: Sequence[Path], alone: Path | None) -> list[Case]:
+    """A suite of the package (`classes`: each class of its own) and the user's files, each case under the source that it names, or its file."""
     from mathturn_gym.verifier.audit import load_cases
 
-    cases = [] if alone is not None else [replace(case, group="suite") for case in load_cases()]
+    cases = [] if alone is not None else load_cases(suite=suite)
+    if suite == "suite":
+        cases = [replace(case, group=suite) for case in cases]
     for file in [alone, *files] if alone is not None else files:
         cases += [replace(case, group=case.group.partition(":")[0] or file.stem) for case in load_cases(file)]
     return cases

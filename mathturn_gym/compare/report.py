@@ -2,7 +2,7 @@
 
 OUT/report.html      everything, in one file
 OUT/report.md        the verdict and the tables
-OUT/differences.tex  the table of paired differences, for a paper
+OUT/differences.tex  the table of paired differences, for a paper; tables.tex has the others
 OUT/results.csv      one line per run
 OUT/results.json     every run with its curve, and every number of the tables
 OUT/*.svg            the charts
@@ -30,7 +30,9 @@ from mathturn_gym.compare.summary import (
     aggregate_table,
     cell_table,
     center,
+    curve_table,
     improvement_table,
+    planning_table,
     seed_table,
     task_table,
 )
@@ -122,11 +124,14 @@ def make_report(
     }
     better = [improvement_table(results, view) for view in results.views if many and len(results.complete(view)) > 1]
     seeds, every = seed_table(results), cell_table(results)
+    plan = [] if found is None else [planning_table(results, found.reference)]
+    speed = [curve_table(results, task) for task in results.tasks] if "tokens" in results.axes else []
+    further = [table for table in (*speed, seeds, *plan) if table.rows]
     tables = [
         *(over_all if several else []),
         *(table for those in by_task.values() for table in those),
         *better,
-        *([seeds] if seeds.rows else []),
+        *further,
     ]
     _write_raw(folder, results, found, resamples, seed)
     listed = [one for one in (held, *tables, every) if one is not None]
@@ -134,6 +139,7 @@ def make_report(
     (folder / "report.md").write_text("\n".join(parts), encoding="utf-8")
     if held is not None:
         (folder / "differences.tex").write_text(as_latex(held) + "\n", encoding="utf-8")
+    (folder / "tables.tex").write_text("\n\n".join(as_latex(table) for table in tables) + "\n", encoding="utf-8")
     curves = {axis: curve_charts(results, axis) for axis in results.axes}
     profiles = [profile_chart(results, view) for view in results.views if many and results.complete(view)]
     forest = [] if found is None else difference_charts(found)
@@ -147,7 +153,7 @@ def make_report(
     sections = [
         *([Section(title="Differences", charts=forest, tables=[held])] if held is not None else []),
         *_curve_sections(results, curves),
-        *_folded_sections(results, over_all, by_task, pooled, profiles, better, [seeds] if seeds.rows else [], every),
+        *_folded_sections(results, over_all, by_task, pooled, profiles, better, further, every),
         Section(title="Made with", text=_made_with(str(written.get("command", ""))), folded=True),
     ]
     title = f"{len(results.labels)} algorithms on {', '.join(results.tasks)}"
@@ -190,7 +196,7 @@ def _folded_sections(
     pooled: Sequence[Chart | None],
     profiles: Sequence[Chart],
     better: Sequence[Table],
-    seeds: Sequence[Table],
+    further: Sequence[Table],
     every: Table,
 ) -> list[Section]:
     over = (
@@ -211,7 +217,7 @@ def _folded_sections(
         sections.append(Section(title="Performance profiles", lead=words, charts=profiles, folded=True))
     if better:
         sections.append(Section(title="Probability of improvement", tables=better, folded=True))
-    return [*sections, Section(title="Every run", tables=[*seeds, every], folded=True)]
+    return [*sections, Section(title="Every run", tables=[*further, every], folded=True)]
 
 
 def _made_with(command: str) -> str:

@@ -206,6 +206,37 @@ def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
     return float(np.interp(at, where, np.array(values, dtype=np.float64)))
 
 
+def area(outcome: Outcome, axis: str, end: float, turn: int) -> float | None:
+    """The mean of a run's accuracy over its budget: the area under its curve from 0 to `end`, divided by `end`.
+
+    Args:
+        outcome: The run.
+        axis: One of `AXES`.
+        end: Where the budget that counts ends.
+        turn: As in `value_at`.
+    """
+    places = [0.0, *(x for x in (used_of(point, axis) for point in outcome.curve) if 0 < x < end), end]
+    values = [value_at(outcome, axis, x, turn) for x in places]
+    if end <= 0 or None in values:
+        return None
+    return float(np.trapezoid(np.array(values, np.float64), places)) / end
+
+
+def place_of(outcome: Outcome, axis: str, level: float, turn: int) -> float | None:
+    """What a run had used when its accuracy, interpolated, first was at a level; None where it never was."""
+    before: tuple[float, float] | None = None
+    for point in outcome.curve:
+        x, value = used_of(point, axis), _at_turn(point.figures, turn)
+        if value is None:
+            return None
+        if value >= level:
+            if before is None or value == before[1]:
+                return x
+            return before[0] + (x - before[0]) * (level - before[1]) / (value - before[1])
+        before = x, value
+    return None
+
+
 def used_of(one: Outcome | Point, axis: str) -> float:
     """What a run has used of a budget so far.
 

@@ -22,10 +22,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from mathturn_gym.episodes.metrics import Estimate
 from mathturn_gym.episodes.metrics.intervals import Pivot, ratio_estimate
-from mathturn_gym.errors import InvalidValueError, check_int
+from mathturn_gym.errors import InvalidValueError, check_float, check_int
 from mathturn_gym.seeding import derive_seed
 
 Floats = npt.NDArray[np.float64]
@@ -238,6 +239,31 @@ def difference(x: Floats, y: Floats) -> PairedDifference:
         return PairedDifference(Estimate(value, None, None, each.size), None)
     pivot = Pivot(value, float(each.std(ddof=1)) / math.sqrt(each.size), each.size - 1)
     return PairedDifference(Estimate(value, *pivot.interval(CONFIDENCE), each.size), pivot.p_value())
+
+
+def seeds_for(spread: float, effect: float, *, power: float = 0.8) -> int:
+    """Returns how many seeds a paired t-test at .05 needs to find a difference.
+
+    Args:
+        spread: Standard deviation of the differences over seeds, as a first comparison measures it.
+        effect: The difference that is worth finding, above 0.
+        power: Probability of finding it if it is there.
+
+    >>> seeds_for(0.05, 0.05), seeds_for(0.1, 0.05)
+    (10, 34)
+    """
+    check_float("spread", spread, low=0.0)
+    if check_float("effect", effect, low=0.0) == 0.0:
+        raise InvalidValueError("effect must be above 0: no number of seeds finds a difference of nothing")
+    seeds = 2
+    # Both quantiles are Student's (Guenther, *The American Statistician* 35, 1981): within one seed of the exact number.
+    while seeds < (_quantile(seeds, 0.975) + _quantile(seeds, power)) ** 2 * (spread / effect) ** 2:
+        seeds += 1
+    return seeds
+
+
+def _quantile(seeds: int, share: float) -> float:
+    return float(stdtrit(seeds - 1, share))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from mathturn_gym.compare.cells import Outcome
-from mathturn_gym.compare.results import LAST, Results, used_of
-from mathturn_gym.compare.statistics import AGGREGATES, aggregate, improvement, shared
+from mathturn_gym.compare.results import LAST, Results, area, place_of, used_of
+from mathturn_gym.compare.statistics import AGGREGATES, aggregate, improvement, seeds_for, shared
 from mathturn_gym.episodes.metrics import Estimate
 from mathturn_gym.show.tables import Table
 
@@ -23,6 +23,9 @@ VIEW_NAMES: Final = {
 }
 _UNITS: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "CPU seconds"}
 _SHORT: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "CPU s"}
+LEVEL: Final = 0.9
+EFFECTS: Final = (0.02, 0.05, 0.1)
+"""Differences that a next comparison might want to find."""
 _USED_UP: Final = 0.98
 """A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
 
@@ -132,6 +135,62 @@ def improvement_table(results: Results, view: str) -> Table:
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))
         table.rows.append(row)
+    return table
+
+
+def curve_table(results: Results, task: str) -> Table:
+    """Returns how fast the rows of a task learn: the area under each curve, and the tokens to a common level.
+
+    Args:
+        results: Of the comparison, with evaluations on the way.
+        task: The task.
+    """
+    limit, turn = results.limit(task, "tokens"), results.turns(task)
+    turn = turn if results.figure == LAST else int(results.figure.removeprefix("acc@"))
+    ends = {label: results.scores(label, "tokens", task) for label in results.labels}
+    best = max((float(scores.mean()) for scores in ends.values() if scores.size), default=0.0)
+    floor, level = results.scale(task)[0], 0.0
+    level = floor + LEVEL * (best - floor)
+    table = Table(
+        f"{task}: speed of learning",
+        ["algorithm", "runs", "area under the curve", f"tokens to {level:.3f}", "runs that reach it"],
+        f"Validation acc@{turn}. Area: the mean over the tokens that every finished run has used. The level lies"
+        f" {LEVEL:g} of the way from blind guessing to the best row's end; tokens are the mean of the runs that reach it.",
+    )
+    found: dict[str, list[Estimate | None]] = {}
+    for label in results.labels:
+        done = [one for one in results.of(label, task) if one.done and one.curve]
+        areas = [area(one, "tokens", limit.value, turn) for one in done] if limit else []
+        known = np.array([value for value in areas if value is not None])
+        places = [place for one in done if (place := place_of(one, "tokens", level, turn)) is not None]
+        found[label] = [aggregate(known[None, :], "mean") if known.size else None]
+        tokens = "–" if not places else f"{np.mean(places):,.0f}"
+        table.rows.append([label, str(len(done)), _shown(found[label][0]), tokens, f"{len(places)}/{len(done)}"])
+    order = [list(results.labels).index(label) for label in _ranked(found)]
+    table.rows[:] = [table.rows[at] for at in order]
+    return table
+
+
+def planning_table(results: Results, reference: str) -> Table:
+    """Returns how many seeds the next comparison needs, from the spread of the differences in this one.
+
+    Args:
+        results: Of the comparison.
+        reference: The row that is subtracted.
+    """
+    table = Table(
+        f"Seeds to find a difference from {reference}",
+        ["algorithm", "task", "seeds here", "deviation of the difference", *(f"for {effect:g}" for effect in EFFECTS)],
+        "Final policies, test split. Seeds with which a paired t-test at .05 finds a difference of this size in 80 % of cases.",
+    )
+    for label in results.labels:
+        for task in results.tasks if label != reference else ():
+            each = results.by_seed(label, "test", task) - results.by_seed(reference, "test", task)
+            each = each[~np.isnan(each)]
+            if each.size > 2:
+                spread = float(each.std(ddof=1))
+                needed = [str(seeds_for(spread, effect)) for effect in EFFECTS]
+                table.rows.append([label, task, str(each.size), f"{spread:.3f}", *needed])
     return table
 
 

@@ -665,7 +665,9 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """`episode_seed` of the episode that the options ask for: of its place in the stream, and its own number."""
         given = options or {}
         number = check_int("options['episode']", given.get("episode", 0), low=0)
-        return derive_seed("episode", stream, given.get("index", index), number)
+        return derive_seed(
+            "episode", int(stream), int(given.get("index", index)), number
+        )  # NumPy's integers are equal seeds
 
     def _check_prompt_fits(self) -> None:
         """Raises where none of the first problems fits: the budget is a mistake, not one long problem."""

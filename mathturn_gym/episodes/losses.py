@@ -126,6 +126,7 @@ def trained_logprobs(
     with torch.set_grad_enabled(entropy_graph and torch.is_grad_enabled()):
         # A logit of -inf (a forbidden id) has probability 0 and adds 0, not 0 * -inf.
         entropy = -(scores.exp() * scores.masked_fill(scores.isneginf(), 0.0)).sum(-1)
+    # index_put keeps the graph, and scatters M values: a (B, T, V) log-softmax is never made.
     blank = torch.zeros(batch.input_ids.shape, dtype=logits.dtype, device=logits.device)
     return blank.index_put((row, column), chosen), blank.index_put((row, column), entropy)
 
@@ -346,6 +347,7 @@ def _ratios(now: torch.Tensor, near: torch.Tensor, ratio: Ratio, batch: PackedBa
         return _held(gap.new_zeros(count).index_add(0, segment, gap)).exp()[segment]
     count, segment = batch.segments(ratio)
     sizes = torch.bincount(segment, minlength=count).to(gap.dtype)
+    # Detached: the mean has a value here, and no gradient; each token brings its own below.
     total = torch.zeros(count, dtype=gap.dtype, device=gap.device).index_add(0, segment, gap.detach())
     return (total / sizes)[segment].exp() * (gap - gap.detach()).exp()
 
@@ -420,6 +422,7 @@ def _check_batch(
     ):
         if tensor is not None and tensor.shape != batch.input_ids.shape:
             raise InvalidValueError(f"{name} must be {tuple(batch.input_ids.shape)}, got {tuple(tensor.shape)}")
+    # Half an episode would be averaged as if it were one, and the loss would depend on the micro-batches.
     if ("sequence" in (ratio, normalization) or ratio == "product") and batch.split_episodes:
         raise InvalidValueError(
             f"sequence ratios and means need whole episodes, but only a part of "
@@ -439,6 +442,7 @@ def _turn_weights(kl_weight: float | Sequence[float]) -> tuple[float, ...]:
 
 def _by_turn(weights: Sequence[float], batch: PackedBatch) -> torch.Tensor:
     """The weight of each trained id's turn, (M,)."""
+    # Turns beyond the list take its last weight: episodes have no fixed number of turns.
     table = torch.tensor(weights, dtype=torch.float64, device=batch.device)
     return table[batch.turn_index[batch.loss_mask].long().clamp(max=len(weights) - 1)]
 

@@ -184,6 +184,7 @@ def advantages(
         if estimator == "shrunk_rloo":
             options["shrinkage"] = None if shrinkage is None else check_float("shrinkage", shrinkage, low=0.0)
         result = _TABLE_ESTIMATORS[estimator](table, **options)
+    # Whole-episode estimators have G[0] at every turn, whose discounts are inside it.
     if discount_states and estimator not in _WHOLE_EPISODE:
         result = result * gamma ** np.arange(result.shape[1])
     spoken: npt.NDArray[np.float32] = np.where(table.spoken, result, 0.0).astype(np.float32)
@@ -256,6 +257,7 @@ def episode_returns(episodes: Sequence[Episode], discount: float | None) -> npt.
     gamma = 1.0 if discount is None else check_float("discount", discount, low=0.0, high=1.0)
     rewards, reached = _rectangle(episodes)
     flat: npt.NDArray[np.float32] = discounted_sums(rewards, gamma)[reached].astype(np.float32)
+    # Returns that an episode brings may be shaped by a wrapper: they are kept unless a discount asks for others.
     own = [None] * len(episodes) if discount is not None else [episode.returns for episode in episodes]
     if any(returns is not None for returns in own):
         ends = np.cumsum(reached.sum(1)).tolist()
@@ -295,6 +297,7 @@ class _Table:
     def group_sum(self, matrix: _Matrix) -> _Matrix:
         """Each row replaced by the sum over its group's rows."""
         sums = np.zeros((int(self.groups.max()) + 1, *matrix.shape[1:]))
+        # add.at: with +=, an index that comes twice would count once.
         np.add.at(sums, self.groups, matrix)
         return sums[self.groups]
 
@@ -334,6 +337,7 @@ def _shrunk_rloo(table: _Table, *, shrinkage: float | None) -> _Matrix:
     mean, count = _others_mean(table)
     elsewhere = _Elsewhere.of(table)
     pseudo = elsewhere.shrinkage() if shrinkage is None else np.full_like(mean, shrinkage)
+    # With one group there is no other mean: only the siblings count then.
     pseudo = np.where(elsewhere.groups > 0, pseudo, 0.0)  # nothing to shrink towards
     weight = count + pseudo
     # An infinite shrinkage is the others' mean alone.
@@ -497,6 +501,7 @@ def _value_table(episodes: Sequence[Episode], values: Sequence[npt.ArrayLike], t
     for e, (episode, given) in enumerate(zip(episodes, values, strict=True)):
         who = f"values[{e}] of episode {episode.index} on {episode.problem_id!r}"
         array = np.asarray(given, dtype=np.float64)
+        # Truncated is not terminated (law 8): what would have followed is the critic's to say.
         allowed = (episode.num_turns + 1,) if episode.truncated else (episode.num_turns, episode.num_turns + 1)
         if array.ndim != 1 or len(array) not in allowed:
             why = " (it was truncated: the value of its last context is needed)" if episode.truncated else ""

@@ -103,6 +103,7 @@ class ProblemIndex(FiniteSource):
         ids = self._by_prompt.get(text, [])
         if not ids:
             raise InvalidValueError(f"no known problem has the prompt {text[:80]!r}: {self._how()}")
+        # Two problems in the same words (hidden numbers): taking one would judge by the wrong answer.
         if len(ids) > 1:
             raise InvalidValueError(
                 f"{len(ids)} problems have the prompt {text[:80]!r} ({', '.join(ids[:3])} …), and the prompt carries no"

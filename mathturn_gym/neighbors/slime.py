@@ -93,6 +93,7 @@ def _fill(sample: Any, episode: Episode, player: EpisodePlayer, versions: list[s
     sample.response_length = len(row["response_ids"])
     sample.response = player.decode(np.array(row["response_ids"], np.int64))
     sample.loss_mask = row["response_mask"]
+    # Log-probs of the engine that sampled: with them slime can correct for its difference to the trainer.
     sample.rollout_log_probs = row["response_logprobs"]
     sample.reward = row["reward_score"]
     sample.weight_versions = [*sample.weight_versions, *versions]

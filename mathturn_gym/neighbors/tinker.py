@@ -65,6 +65,7 @@ class MathTurnEnv(Env):
         observation, reward, terminated, truncated, info = result
         metrics: dict[str, float | int] = {"turn": info["turn"]}
         if info["verdict"] is not None:
+            # The cookbook averages metrics over steps by name: one number a turn.
             metrics["correct"] = float(info["verdict"].correct)
         if info["stop_reason"] is not None:
             metrics[f"stop/{info['stop_reason']}"] = 1.0
@@ -135,6 +136,7 @@ class MathTurnDataset(RLDataset):
 
     def __len__(self) -> int:
         """Whole batches."""
+        # A last, smaller batch would weigh each of its problems more.
         return len(self._builders) // self._size
 
 

@@ -177,11 +177,13 @@ class TurnRollout:
                 yield policy
                 policy.wait_for_others()
             return
+        # In the precision of training: log-probs of sampling and of the update then come from one arithmetic.
         with trainer.accelerator.autocast():
             yield self._own_policy(trainer)
 
     def _own_policy(self, trainer: Any) -> CausalLMPolicy:
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        # Caches belong to one model: another one needs a policy of its own.
         if self._policy is None or self._policy[0] is not model:
             args = trainer.args
             policy = CausalLMPolicy(
@@ -342,7 +344,11 @@ class AnswerEnvironment:
         self._episode: TextEpisode | None = None
 
     def reset(self, prompt: Any = None, problem_id: str | None = None, **_: Any) -> None:
-        """Begins an episode on the row's problem: by its id, or else by the prompt.
+        """Begins an episode on the row's problem.
+
+        Args:
+            prompt: The row's prompt.
+            problem_id: The row's problem; without it the prompt says which it is.
 
         Raises:
             InvalidValueError: no known problem is meant.

@@ -123,6 +123,7 @@ class MathTurnEnv(vf.Env[MathTurnEnvConfig]):
         async with agents.agent.interaction(task) as interaction:
             segment = await interaction.turn()
             while not segment.terminated:
+                # Verification may take seconds; other episodes share this loop.
                 feedback = await asyncio.to_thread(episode.answer, segment.last_reply)
                 if episode.over:
                     break

@@ -39,10 +39,17 @@ class _ArenaLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self._arena = arena
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Makes the buffers; zeros, because a masked NaN would still be a NaN."""
+        """Makes the buffers; zeros, because a masked NaN would still be a NaN.
+
+        Under autocast they have its type: rotary positions make keys float32 there, and attention would cast all of them back
+        in every layer of every step.
+        """
         rows, columns = self._arena.rows, self._arena.columns
+        kind = key_states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         self.keys, self.values = (
-            states.new_zeros(rows, states.shape[-3], columns, states.shape[-1]) for states in (key_states, value_states)
+            states.new_zeros(rows, states.shape[-3], columns, states.shape[-1], dtype=dtype)
+            for states in (key_states, value_states)
         )
         self.is_initialized = True
 
@@ -60,7 +67,8 @@ class _ArenaLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             place = buffer[:used, :, chunk]
             # The chunk is as wide as its longest row. In a shorter row its first columns hold ids that were cached
             # before, and what the model computes there (from padding) must not overwrite them.
-            place.copy_(states if arena.fresh_BL is None else torch.where(arena.fresh_BL, states, place))
+            new = states.to(buffer.dtype)
+            place.copy_(new if arena.fresh_BL is None else torch.where(arena.fresh_BL, new, place))
         return self.keys[:used, :, window], self.values[:used, :, window]
 
     @property
@@ -87,6 +95,8 @@ class _ArenaLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def get_max_length(self) -> int:
         """-1: it grows."""
         return -1
+
+    get_max_cache_shape = get_max_length  # its name before transformers 5.20, where it is abstract
 
 
 class Arena:

@@ -22,6 +22,12 @@ POLICY_NAMES: Final = (
 )
 """What a policy can be called, for help texts."""
 
+ROLLOUT_NAMES: Final = (
+    "continuous (transformers' continuous batching on the trained weights), vllm: (vLLM in this process), vllm:FOLDER,"
+    " http(s)://… (vLLM servers), sglang:http(s)://… (SGLang servers)"
+)
+"""What `PolicyConfig.rollout` can be, for help texts."""
+
 MODEL_SCHEMES: Final = ("hf", "vllm")
 """What may stand before the colon of a model's name; any other text with a colon, but for a URL, names code."""
 
@@ -58,6 +64,10 @@ class PolicyConfig:
         attention: transformers' name of an attention implementation ("flash_attention_2", …); None chooses.
         options: Further keywords of the policy's class: `CausalLMPolicy`, `OpenAIPolicy`, `vllm.LLM`, or of the
             callable of `module:callable`.
+        rollout: In training, the engine that samples instead of the trained policy's own, as `ROLLOUT_NAMES` lists them; it
+            is given the weights after each update. None samples with the policy itself.
+        rollout_options: Keywords of that engine: of `transformers.ContinuousBatchingConfig`, `vllm.LLM` or `OpenAIPolicy`;
+            for servers also `weights_dir`, `adapter` and `mode` (`ServerRollout`).
 
     Raises:
         InvalidValueError: a value outside its range; fields that exclude each other; a URL with a password in it
@@ -84,10 +94,12 @@ class PolicyConfig:
     max_batch_size: int | None = None
     attention: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    rollout: str | None = None
+    rollout_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks what can be checked without loading anything."""
-        for name in ("model", "tokenizer", "device", "adapter", "attention"):
+        for name in ("model", "tokenizer", "device", "adapter", "attention", "rollout"):
             value = getattr(self, name)
             if isinstance(value, Path):
                 object.__setattr__(self, name, str(value))
@@ -114,17 +126,22 @@ class PolicyConfig:
             check_int("max_batch_size", self.max_batch_size, low=1)
 
     def _check_together(self) -> None:
-        for name in ("lora", "options"):
+        for name in ("lora", "options", "rollout_options"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
                 raise InvalidValueError(f"{name} must be keywords by name, got {value!r}")
+        if self.rollout_options and self.rollout is None:
+            raise InvalidValueError("rollout_options are of a rollout engine: give rollout as well")
         if self.lora is not None and self.adapter is not None:
             raise InvalidValueError("lora makes a new adapter and adapter loads one: give one of them")
         if self.init == "random" and (self.lora is not None or self.adapter is not None):
             raise InvalidValueError('an adapter around init="random" has nothing to adapt: leave one of them out')
-        if self.model.startswith(("http://", "https://")) and any("@" in _authority(u) for u in self.model.split(",")):
+        urls = {"model": self.model, "rollout": (self.rollout or "").removeprefix("sglang:")}
+        for name, url in urls.items():
+            if not url.startswith(("http://", "https://")) or not any("@" in _authority(u) for u in url.split(",")):
+                continue
             raise InvalidValueError(
-                "model must be a URL without user and password, because configs are written to files: give a key in"
+                f"{name} must be a URL without user and password, because configs are written to files: give a key in"
                 " the environment variable MATHTURN_API_KEY"
             )
 

@@ -125,6 +125,34 @@ def prepare_weights(model: Any, weights: Mapping[str, torch.Tensor] | str | Path
     return load
 
 
+def exported_weights(model: Any) -> dict[str, torch.Tensor]:
+    """A model's weights by the names of a checkpoint, adapters merged into copies; the model stays as it is.
+
+    Merging in place and undoing it would leave rounding in the trained weights, update after update. Tied weights have both
+    of their names: an engine that ties them skips one, and one that does not (vLLM's CPU build packs the output layer into a
+    copy) needs it.
+
+    Args:
+        model: A transformers model, or a peft model around one.
+    """
+    adapted = hasattr(model, "peft_config")
+    inner = model.get_base_model() if adapted else model
+    merged = {
+        f"{name}.weight": layer.get_base_layer().weight
+        + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
+        for name, layer in (inner.named_modules() if adapted else ())
+        if hasattr(layer, "get_delta_weight")
+    }
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in inner.state_dict().items():
+        whole = name.replace(".base_layer.", ".")
+        if ".lora_" not in name:
+            found[whole] = merged.get(whole, tensor).detach().to(tensor.dtype)
+    tied: Mapping[str, str] = getattr(inner, "all_tied_weights_keys", None) or {}
+    found.update({name: found[source].clone() for name, source in tied.items() if source in found})
+    return found
+
+
 def load_adapter(model: Any, name: str | Path, *, trainable: bool = False) -> Any:
     """Puts a LoRA (or other peft) adapter around a model.
 

@@ -1,4 +1,4 @@
-"""A model behind vLLM's (or a compatible) `/v1/completions`: token ids in, ids and log-probs out, no text in between."""
+"""A model behind a server of vLLM or SGLang: token ids in, ids and log-probs out, no text in between."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
 from mathturn_gym.base.http import HttpClient, servers_of
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int, raise_unknown_name
-from mathturn_gym.policies._replicas import PrefixIndex, Replicas
+from mathturn_gym.policies._replicas import Endpoint, PauseMode, PrefixIndex, Replicas, Update
 from mathturn_gym.policies.sampling import Sampling
 from mathturn_gym.types import Completion, Ids
 
 T = TypeVar("T")
 
-_WEIGHTS_APIS: Final = ("vllm", "sglang")
+_APIS: Final = ("vllm", "sglang")
 _STEP_SECONDS: Final = 0.01
 
 
@@ -53,6 +53,10 @@ class OpenAIPolicy:
         backoff: Seconds before the first retry; doubled with each.
         api_key: Sent as a bearer token, never shown.
         version: Version of the weights.
+        api: "vllm" (`/v1/completions`, or any server that answers so), or "sglang" (`/generate`).
+        endpoint: Of vLLM: "completions"; "tokens" is `/inference/v1/generate` (vLLM >= 0.22, `--enable-scale-out`), which says
+            which weights sampled each id and which ids truncated sampling kept; "auto" takes the latter where it is.
+        support: Completions must carry the ids that could be drawn (vLLM: `--return-sampling-mask`).
 
     Raises:
         InvalidValueError: a value outside its range.
@@ -82,7 +86,13 @@ class OpenAIPolicy:
         backoff: float = 0.5,
         api_key: str | None = None,
         version: int = 0,
+        api: Literal["vllm", "sglang"] = "vllm",
+        endpoint: Endpoint = "completions",
+        support: bool = False,
     ) -> None:
+        for name, value, allowed in (("api", api, _APIS), ("endpoint", endpoint, get_args(Endpoint))):
+            if value not in allowed:
+                raise_unknown_name(name, value, allowed)
         servers, secrets = servers_of([urls] if isinstance(urls, str) else list(urls))
         if not servers:
             raise InvalidValueError(f"urls must be one or more http(s) URLs, got {urls!r}")
@@ -107,7 +117,11 @@ class OpenAIPolicy:
             "backoff": check_float("backoff", backoff, low=0.0),
             "prefixes": PrefixIndex(),
             "version": check_int("version", version, low=0),
+            "api": api,
+            "endpoint": endpoint,
+            "support": support,
         }
+        self._api = api
         self._parts = servers, connection, settings
         self._process = _Process(*self._parts)
         self._left_behind: list[_Process] = []
@@ -202,23 +216,35 @@ class OpenAIPolicy:
         return future is not None and (future.cancel() or True)
 
     def release(self, context: Ids) -> None:
-        """Forgets which replica holds a context that has ended; the server's own prefix cache forgets by itself."""
-        self._process.prefixes.release(context)
+        """Forgets which replica holds a context that has ended, and tells a router (`POST /finish_session`)."""
+        session = self._process.prefixes.release(context)
+        if session is not None and not self._closed:
+            process = self._here()
+            process.start(process.replicas.finish(session))
 
     # ---- weights and the end
 
     def update_weights(
-        self, path: str | Path, *, version: int | None = None, api: Literal["vllm", "sglang"] = "vllm"
+        self,
+        path: str | Path,
+        *,
+        version: int | None = None,
+        mode: PauseMode = "wait",
+        adapter: bool = False,
     ) -> int:
-        """Has every replica load a checkpoint: requests under way are awaited, new ones wait.
+        """Has every replica load a checkpoint; new requests wait meanwhile.
 
-        vLLM must run with VLLM_SERVER_DEV_MODE=1 (`/collective_rpc`, then `/reset_prefix_cache`); SGLang takes
-        `/update_weights_from_disk`.
+        vLLM must run with VLLM_SERVER_DEV_MODE=1 (`/collective_rpc`, `/reset_prefix_cache`); SGLang takes
+        `/update_weights_from_disk`. A replica that is started again later is given the weights before it is asked.
 
         Args:
             path: The checkpoint's folder, as the servers see it.
             version: The new version, above the old one; None counts up by one.
-            api: Whose calls to make.
+            mode: What happens to requests under way: "wait" for them; "abort" takes what they have, and they go on from there
+                with the new weights, so that every id has its exact version; "keep" freezes them in the server, which does
+                not read their ids again (vLLM's token endpoint alone, whose answers have versions).
+            adapter: The folder holds a LoRA adapter, which vLLM loads beside its model (`--enable-lora`,
+                VLLM_ALLOW_RUNTIME_LORA_UPDATING=1).
 
         Returns:
             The new version.
@@ -226,17 +252,22 @@ class OpenAIPolicy:
         Raises:
             PolicyError: a replica refuses; the version stays.
         """
-        if api not in _WEIGHTS_APIS:
-            raise_unknown_name("api", api, _WEIGHTS_APIS)
-        new = check_int("version", self.version + 1 if version is None else version, low=self.version + 1)
+        if mode not in get_args(PauseMode):
+            raise_unknown_name("mode", mode, get_args(PauseMode))
+        # What the servers were started with may be any weights: the first ones given may have the version of the policy.
+        lowest = self.version + (self._process.replicas.version_given is not None)
+        new = check_int("version", self.version + 1 if version is None else version, low=lowest)
+        name = "mathturn" if adapter else None  # one name: the salt of each version keeps old keys and values apart
         calls: list[tuple[str, dict[str, Any]]] = [
             ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}),
             ("/reset_prefix_cache", {}),
         ]
-        if api == "sglang":
+        if self._api == "sglang":
             calls = [("/update_weights_from_disk", {"model_path": str(path)})]
+        elif adapter:
+            calls = [("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path), "load_inplace": True})]
         process = self._here()
-        _result(process.start(process.replicas.update(calls, new)))
+        _result(process.start(process.replicas.update(Update(calls, new, name), mode)))
         return new
 
     def close(self) -> None:

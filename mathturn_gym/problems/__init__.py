@@ -20,12 +20,13 @@ from mathturn_gym.problems.files import ProblemFile, StreamedFile
 from mathturn_gym.problems.lists import FiniteSource, ProblemList, SplitSource
 from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
 from mathturn_gym.problems.rows import RowProblems, check_gold, numbered
-from mathturn_gym.problems.sets import check_disjoint, count_distinct, distinct, overlap
+from mathturn_gym.problems.sets import Distinct, check_disjoint, count_distinct, distinct, overlap
 from mathturn_gym.types import Problem
 
 __all__ = [
     "SPLITS",
     "Curriculum",
+    "Distinct",
     "FiniteSource",
     "Generator",
     "Mixture",
@@ -96,6 +97,7 @@ def load_problems(
         source = source.part(split)
     if shuffle:
         return source.shuffled()
+    # A generator has no order of its own to be played in: saying nothing would look like obedience.
     if shuffle is False and any(leaf.size is None for leaf in source.leaves()):
         raise InvalidValueError(
             f"shuffle=False is for lists and files: the order of {source.name!r} comes from the seed"
@@ -108,6 +110,7 @@ def _source(problems: ProblemsLike, options: FileOptions) -> ProblemSource:
         return by_name(problems, options)
     if isinstance(problems, Path):
         return at_path(problems, options)
+    # Before Mapping: a DatasetDict is one.
     if _data_sets.is_data_set(problems):
         return _data_sets.from_loaded(problems, "problems", options)
     if isinstance(problems, Mapping):
@@ -147,4 +150,5 @@ def _part(split: object, given: ProblemsLike, options: FileOptions) -> ProblemSo
     if not isinstance(split, str):
         raise InvalidValueError(f"problems must have the names of splits as keys, got {split!r}")
     source = _source(given, options)
+    # {"dev": "mine.csv"} means all of the file, not its tenth; a generator is endless and is divided.
     return source.called(split) if isinstance(source, FiniteSource) and source.split is None else source

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems._splits import ALIASES
 from mathturn_gym.problems.base import ProblemSource
-from mathturn_gym.problems.lists import SplitSource
+from mathturn_gym.problems.lists import ALIASES, SplitSource
 from mathturn_gym.problems.rows import RowProblems, numbered
 
 _SAVED: Final = ("dataset_info.json", "dataset_dict.json", "state.json")
@@ -20,12 +19,7 @@ _NAME: Final = re.compile(r"(?P<path>[^:]+)(?::(?P<first>[^:\[\]]*))?(?::(?P<sec
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """What is said of files and data sets beside their names.
-
-    Args:
-        fields: Which columns hold what, or None.
-        skip_bad_rows: Leave broken rows out.
-    """
+    """What is said of files and data sets beside their names: the columns, and whether broken rows are left out."""
 
     fields: Mapping[str, str] | None = None
     skip_bad_rows: bool = False

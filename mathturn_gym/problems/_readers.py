@@ -14,13 +14,12 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, TypeAlias, cast
+from typing import IO, Any, Final, TypeAlias
 
 from mathturn_gym.base.files import bounded_lines, reading
 from mathturn_gym.base.parquet import bounded_batches
@@ -30,10 +29,6 @@ from mathturn_gym.problems._values import short
 _CHUNK: Final = 1 << 16
 _SPACE: Final = " \t\r\n"
 _ESCAPE: Final = 12  # an escape of two surrogates: \ud83d\ude00
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 class JsonText:
@@ -46,9 +41,10 @@ class JsonText:
         refuse_constant: Called with NaN and the infinities; it must raise `ValueError`.
     """
 
-    def __init__(self, stream: _Readable, where: str, most: int, refuse_constant: Callable[[str], None]) -> None:
+    def __init__(self, stream: IO[bytes], where: str, most: int, refuse_constant: Callable[[str], None]) -> None:
         self._stream, self._where, self._most = stream, where, most
         self._decoder = json.JSONDecoder(parse_constant=refuse_constant)
+        # Incremental: a piece may end within a character.
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at = "", 0
         self._bytes = self._gone = 0
@@ -132,6 +128,7 @@ class JsonText:
         """Reads more text: as much as is already waiting, so that a long value is reparsed only a logarithmic number of times."""
         if self._ended:
             return False
+        # Doubling: a value of n characters is parsed log n times and not n times.
         waiting = len(self._text) - self._at
         raw = self._stream.read(max(_CHUNK, waiting))
         self._ended = not raw
@@ -152,6 +149,7 @@ class JsonText:
 # ---- rows of any file
 
 
+# A row of 4 MiB has room for most of a million words. Without a bound, a file of one line fills the memory (issue 31).
 MAX_ROW: Final = 4 * 2**20
 """Bytes that one row of a file may have; what is longer is not read into memory."""
 
@@ -272,33 +270,13 @@ def _refuse_constant(name: str) -> None:
 def _json(stream: IO[bytes], path: Path) -> Rows:
     """A list of objects, an object that holds one list, or (as often under this ending) JSON lines."""
     # Two lines that begin with "{" are JSON lines: a document has one opening brace, at its start.
-    head = b""
     begun: list[bytes] = []
-    while len(begun) < 2 and len(head) <= MAX_ROW and (line := stream.readline(MAX_ROW + 1)):
-        head += line
+    while len(begun) < 2 and stream.tell() <= MAX_ROW and (line := stream.readline(MAX_ROW + 1)):
         begun += [line.lstrip(b"\xef\xbb\xbf \t\r")[:1]] if line.strip() else []
-    rest = _Joined(head, stream)
+    stream.seek(0)
     if begun == [b"{", b"{"]:
-        return _json_lines(cast("IO[bytes]", rest), path)
-    return _json_document(JsonText(rest, str(path), MAX_ROW, _refuse_constant))
-
-
-class _Joined:
-    """Bytes that were read ahead, and then the stream that they came from."""
-
-    def __init__(self, head: bytes, stream: IO[bytes]) -> None:
-        self._head, self._stream = io.BytesIO(head), stream
-
-    def readline(self, size: int) -> bytes:
-        """A line of at most `size` bytes; one that begins in the head and goes on in the stream is one line."""
-        found = self._head.readline(size)
-        return (
-            found if found.endswith(b"\n") or len(found) == size else found + self._stream.readline(size - len(found))
-        )
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes."""
-        return self._head.read(size) or self._stream.read(size)
+        return _json_lines(stream, path)
+    return _json_document(JsonText(stream, str(path), MAX_ROW, _refuse_constant))
 
 
 def _json_document(text: JsonText) -> Rows:

@@ -27,6 +27,7 @@ _SURROGATES: Final = re.compile(r"[\ud800-\udfff]")
 _MOST_BITS: Final = 14_000  # str() and JSON refuse integers of more than 4,300 digits
 _DROPPED: Final = object()
 
+# reprlib writes the beginning only: repr() of a row of 256 MiB takes seconds, for a message of 80 characters.
 _repr = reprlib.Repr()  # takes keywords from Python 3.12 on
 _repr.maxstring = _repr.maxother = 70
 _repr.maxlevel = 3
@@ -57,6 +58,7 @@ def measure(value: object) -> tuple[int, int]:
     """
     level: list[object] = [value]
     depth = size = 0
+    # Level by level: a file of brackets would end a recursion, and with it the run (issue 31).
     while level and depth <= MAX_DEPTH and size <= MAX_BYTES:
         inner: list[object] = []
         nested = False

@@ -139,12 +139,7 @@ def first_with(sources: Iterable[ProblemSource], problem_id: str, of: str) -> Pr
 # Items are asked for by (seed, index) in any order: so a split is made by drawing again, never by counting through the
 # source.
 class _HashPart(ProblemSource):
-    """The problems of a user's endless source whose prompts a hash puts into a split.
-
-    Args:
-        source: A source that has not been divided yet.
-        split: The split.
-    """
+    """The problems of a user's endless source, not yet divided, whose prompts a hash puts into a split."""
 
     def __init__(self, source: ProblemSource, split: str) -> None:
         self.source, self.split = source, split
@@ -242,6 +237,10 @@ class Generator(Endless):
     def draw(self, rng: np.random.Generator) -> Problem:
         """One problem, drawn from `rng` alone; `get` replaces its id by that of its content."""
 
+    def split_key(self, problem: Problem) -> str:
+        """The text whose hash decides the split: problems of one key are in one split."""
+        return problem.prompt
+
     def drawn(self, seed: int, index: int) -> Problem:
         """Draws until the text falls into the split; each draw has a random generator of its own."""
         # All splits of a family draw from one stream and differ in what they reject. Where the prompt does not decide
@@ -251,7 +250,7 @@ class Generator(Endless):
             # Philox counts: a generator for every item starts in microseconds, and no item depends on another one (law
             # 4).
             drawn = self.draw(np.random.Generator(np.random.Philox(key=derive_seed(stream, seed, index, attempt))))
-            own_split = split_of(drawn.prompt) if self.split_by_prompt else self.played
+            own_split = split_of(self.split_key(drawn)) if self.split_by_prompt else self.played
             if self.played in ("all", own_split):
                 return self._finished(drawn, own_split)
         raise InvalidValueError(f"source {self.name!r} has no problem in split {self.played!r}")
@@ -375,6 +374,7 @@ def find(source: Endless, problem_id: str) -> Problem:
             return found
         draws += 1
         seen.add(found.id)
+        # Of a small source every problem has been seen by now; in a large one looking on would take minutes.
         if draws >= _MOST or (draws >= _LEAST and draws >= _SURE * len(seen)):
             break
     raise InvalidValueError(
@@ -387,6 +387,7 @@ def find(source: Endless, problem_id: str) -> Problem:
 def _candidates(source: Endless) -> Iterator[tuple[Endless, int, int]]:
     """Places to look at: the streams of this family in use, from their ends, then all small seeds alike."""
     kinds = source.kinds()
+    # Ids that somebody asks for are mostly of the stream that was played last, near its end.
     for (family, seed), furthest in reversed(_streams.items()):
         if family == source.family:
             for index in range(furthest, max(-1, furthest - _LEAST // len(kinds)), -1):

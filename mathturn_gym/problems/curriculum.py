@@ -124,6 +124,7 @@ class Curriculum(ProblemSource):
         """
         form = "problems must be 'curriculum:FAMILY,FAMILY@LOW-HIGH' or 'curriculum:NAME<NAME,NAME'"
         ladders: list[list[ProblemSource]] = []
+        # Read from the back, so that "integers,linear@1-3" gives integers the levels that stand behind it.
         levels: range | None = None
         for written in reversed(text.split(",")):
             family, at, span = written.partition("@")
@@ -255,11 +256,7 @@ class Curriculum(ProblemSource):
 
 
 class _History:
-    """The last outcomes of every cell; shared by a curriculum and its train part.
-
-    Attributes:
-        version: Incremented by every change, so that weights are recomputed only when needed.
-    """
+    """The last outcomes of every cell, shared by a curriculum and its train part; every change raises `version`."""
 
     def __init__(self, cells: Iterable[str], window: int) -> None:
         self._outcomes: dict[str, deque[bool]] = {cell: deque(maxlen=window) for cell in cells}
@@ -292,6 +289,7 @@ def _cells(ladders: Sequence[Ladder]) -> tuple[dict[str, ProblemSource], dict[st
         lower: str | None = None
         for given in [ladder] if isinstance(ladder, (str, ProblemSource)) else ladder:
             source = load_problems(given)
+            # Without the split: train and test of a run must agree on the names in the history.
             cell = source.name.removesuffix(f":{source.split or 'train'}")
             if cell in cells:
                 raise InvalidValueError(f"ladders must hold every source once: {cell!r} comes twice")

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 from mathturn_gym.problems._readers import MAX_ROW, BadRow, numbered_lines, parse_line, read_rows
-from mathturn_gym.problems._splits import own_split
 from mathturn_gym.problems.base import SPLITS, split_of
-from mathturn_gym.problems.lists import FiniteSource
+from mathturn_gym.problems.lists import FiniteSource, own_split
 from mathturn_gym.problems.rows import LeftOut, RowProblems, problem_of
 from mathturn_gym.problems.schemas import Found, Mapper, RowReader
 from mathturn_gym.types import Problem
@@ -38,13 +37,12 @@ _NONE: Final = 3
 class ProblemFile(RowProblems):
     """A file of problems in memory: JSON lines, JSON, CSV (each also gzipped) or Parquet.
 
+    Ids begin with the file's stem. `shuffled()` plays it in an order that the seed decides, `called("test")` as a split.
+
     Args:
         path: The file; text in UTF-8.
         skip_bad_rows: Leave broken rows out instead of raising at the first.
-        name: Begins the ids; the file's stem by default.
         fields: Which columns hold what, for schemas that are not recognized (see `RowProblems`).
-        split: The split that these problems are, or None.
-        shuffle: Play them in an order that the seed decides, and not in the file's.
 
     Raises:
         ProblemFileError: the file cannot be read, holds no problem, or a row is broken (file, line, field).
@@ -53,18 +51,10 @@ class ProblemFile(RowProblems):
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        skip_bad_rows: bool = False,
-        name: str | None = None,
-        fields: Mapping[str, str] | None = None,
-        split: str | None = None,
-        shuffle: bool = False,
+        self, path: str | Path, *, skip_bad_rows: bool = False, fields: Mapping[str, str] | None = None
     ) -> None:
         self.path = Path(path)
-        name = name or stem(self.path)
-        super().__init__(read_rows(self.path), str(self.path), name, fields, skip_bad_rows, split, shuffle=shuffle)
+        super().__init__(read_rows(self.path), str(self.path), stem(self.path), fields, skip_bad_rows)
 
 
 def stem(path: Path) -> str:
@@ -81,10 +71,7 @@ class StreamedFile(LeftOut, FiniteSource):
     Args:
         path: An uncompressed `.jsonl` file.
         skip_bad_rows: Leave broken rows out instead of raising at the first.
-        name: Begins the ids; the file's stem by default.
         fields: See `RowProblems`.
-        split: The split that these problems are, or None.
-        shuffle: Play them in an order that the seed decides, and not in the file's.
 
     Raises:
         ProblemFileError: the file cannot be read, has no usable row, a row is broken (file, line, field), or (when a row
@@ -92,17 +79,10 @@ class StreamedFile(LeftOut, FiniteSource):
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        skip_bad_rows: bool = False,
-        name: str | None = None,
-        fields: Mapping[str, str] | None = None,
-        split: str | None = None,
-        shuffle: bool = False,
+        self, path: str | Path, *, skip_bad_rows: bool = False, fields: Mapping[str, str] | None = None
     ) -> None:
         self.path = Path(path)
-        super().__init__(name or stem(self.path), split, shuffle=shuffle)
+        super().__init__(stem(self.path))
         self._prefix = self.name  # a part has another name, and the same ids
         self._mapper = None if fields is None else Mapper(fields)
         self._begin(str(self.path), skip_bad_rows)

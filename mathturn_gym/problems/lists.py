@@ -2,19 +2,98 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import _splits
 from mathturn_gym.problems.base import SPLITS, ProblemSource, first_with, split_of
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Problem
 
 _Order: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+# ---- how problems that stand in a list are divided into splits
+
+
+ALIASES: Final = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+"""What data sets call their splits."""
+
+_LOG = logging.getLogger("mathturn_gym.problems")
+_said: set[str] = set()
+
+
+def own_split(mark: object) -> str | None:
+    """The split that a problem says it is of, or None.
+
+    >>> own_split("Dev"), own_split(3)
+    ('validation', None)
+    """
+    return ALIASES.get(mark.strip().lower()) if isinstance(mark, str) else None
+
+
+def divide(hashed: Sequence[str], own: Sequence[str | None]) -> tuple[list[str], str]:
+    """The split of each problem.
+
+    Args:
+        hashed: N splits by the hash of the prompt.
+        own: N splits that the problems say they are of, or None; believed where every one of them says so.
+
+    Returns:
+        N splits, and how they came about.
+
+    >>> divide(["train", "test", "test"], ["train", "train", "validation"])[0]
+    ['train', 'test', 'validation']
+    """
+    if None in own:
+        return list(hashed), "by a hash of the prompt (8 : 1 : 1), having no splits of their own"
+    there = set(own)
+    # What train lacks is cut out of train alone: a published test split stays what it was published as.
+    found = [
+        by_hash if said == "train" and by_hash not in there else str(said)
+        for by_hash, said in zip(hashed, own, strict=True)
+    ]
+    if "train" not in there or there == set(SPLITS):
+        return found, "by their own splits"
+    return found, "by their own splits; what is missing comes out of train by a hash of the prompt"
+
+
+def say(where: str, splits: Iterable[str], how: str) -> None:
+    """Logs how many problems went where: once in a process, however often a run opens the same source."""
+    counts = Counter(splits)
+    text = f"{where}: {sum(counts.values()):,} problems are divided {how}: {_shown(counts)}"
+    # A run opens its source for training, validation and test: said once is enough.
+    if text not in _said:
+        _said.add(text)
+        _LOG.warning("%s", text)
+
+
+def no_problem_in(where: str, split: str, splits: Iterable[str]) -> InvalidValueError:
+    """The error for a part without problems."""
+    return InvalidValueError(
+        f"source {where!r} has no problem in the split {split!r} ({_shown(Counter(splits))}): give every split problems of"
+        " its own, as {'train': …, 'test': …}, or play all of them in every split (':all', split='all')"
+    )
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[split]:,} {split}" for split in SPLITS)
+
+
+# ---- lists
 
 
 class FiniteSource(ProblemSource):
@@ -60,7 +139,7 @@ class FiniteSource(ProblemSource):
 
     def called(self, split: str) -> FiniteSource:
         """All of its problems as the problems of a split."""
-        return self._subset(range(len(self)), self.name, _splits.ALIASES.get(split, split), shuffle=self.shuffle)
+        return self._subset(range(len(self)), self.name, ALIASES.get(split, split), shuffle=self.shuffle)
 
     def hashed(self, splits: Collection[str], split: str) -> FiniteSource:
         """The problems that the hash of their prompts puts into one of some splits.
@@ -84,21 +163,21 @@ class FiniteSource(ProblemSource):
 
     def _own_splits(self) -> list[str | None]:
         """The split that every problem says it is of, or None."""
-        return [_splits.own_split(problem.metadata.get("split")) for problem in self]
+        return [own_split(problem.metadata.get("split")) for problem in self]
 
     def _part(self, split: str) -> FiniteSource:
         if split == "all":
             return self._subset(range(len(self)), self.name, "all", shuffle=self.shuffle)
         if self._splits is None:
             # Divided when first asked: most lists are played whole, and a large one takes time to hash.
-            self._splits, how = _splits.divide(self._hashed_splits(), self._own_splits())
-            _splits.say(self.name, self._splits, how)
+            self._splits, how = divide(self._hashed_splits(), self._own_splits())
+            say(self.name, self._splits, how)
         return self._kept(self._splits, [split], split)
 
     def _kept(self, found: Sequence[str], splits: Collection[str], split: str) -> FiniteSource:
         positions = [position for position, one in enumerate(found) if one in splits]
         if not positions:
-            raise _splits.no_problem_in(self.name, split, found)
+            raise no_problem_in(self.name, split, found)
         return self._subset(positions, f"{self.name}:{split}", split, shuffle=self.shuffle)
 
     def _shuffle(self, seed: int, epoch: int) -> _Order:
@@ -210,7 +289,7 @@ class SplitSource(ProblemSource):
         self.name = name
         self._own: dict[str, ProblemSource] = {}
         for given, source in parts.items():
-            split = _splits.ALIASES.get(given, given)
+            split = ALIASES.get(given, given)
             if split in self._own:
                 raise InvalidValueError(
                     f"problems: split {split!r} of source {name!r} is given twice ({', '.join(parts)})"
@@ -260,8 +339,11 @@ class SplitSource(ProblemSource):
 
     def _given(self, split: str) -> ProblemSource:
         source = self._own[split]
+        # A generator given as {"train": "lins", "test": "lins"} is asked for its own parts, or both would play train
+        # problems.
         if not isinstance(source, FiniteSource) and source.split is None and split in SPLITS:
             return source.part(split)
+        # Train gives up only what other splits lack: with train, validation and test given, nothing moves.
         if split != "train" or not self._missing:
             return source
         if self._train is None:
@@ -288,12 +370,13 @@ class SplitSource(ProblemSource):
             missing = [one for one in train._hashed_splits() if one in self._missing]
             counts = [*missing, *["train"] * (len(train) - len(missing))]
             how = f"by a hash of the prompt, there being no split {' and no split '.join(self._missing)}"
-            _splits.say(f"{self.name} (train)", counts, how)
+            say(f"{self.name} (train)", counts, how)
         return kept
 
     def _everything(self) -> ProblemList:
         lists = [source for source in self._own.values() if isinstance(source, FiniteSource)]
         if len(lists) < len(self._own):
             raise InvalidValueError(f"source {self.name!r} has endless splits, which cannot be played as one list")
+        # A question that stands in two splits is one problem (law 4).
         different = {problem.id: problem for source in lists for problem in source}
         return ProblemList(different.values(), self.name, "all")

@@ -37,6 +37,7 @@ class Mixture(ProblemSource):
         self.sources = tuple(sources)
         if not self.sources:
             raise InvalidValueError("sources must hold at least one source, got none")
+        # Two sources of one name would be one to statistics by source, and to ids.
         names = [source.name for source in self.sources]
         for source_name in names:
             if names.count(source_name) > 1:
@@ -87,6 +88,7 @@ class Mixture(ProblemSource):
                 continue
         if not kept:
             raise InvalidValueError(f"no source of {self.name!r} has family {family!r} and level {level!r}")
+        # The source itself: its name and size then tell what is played.
         if len(kept) == 1:
             return kept[0][0]
         return Mixture([source for source, _ in kept], [weight for _, weight in kept], self.name)
@@ -126,6 +128,8 @@ def filter_by_pass_rate(
     """
     low, high = check_float("low", low, low=0.0, high=1.0), check_float("high", high, low=0.0, high=1.0)
     problems = list(source)
+    # Strictly between: a group that always or never succeeds has no advantage in it (DAPO's dynamic sampling,
+    # arXiv:2503.14476).
     kept = [problem for problem in problems if low < rates.get(problem.id, -1.0) < high]
     if not kept:
         measured = sum(problem.id in rates for problem in problems)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_MEMORY: Final = 4 * 2**30
 """Bytes that the rows of one source may take in memory, all together."""
 
+# Enough to see what is wrong with a file, few enough to be kept of any.
 KEPT: Final = 1_000
 """Rows left out that are kept to be looked at."""
 
@@ -86,7 +87,6 @@ class RowProblems(LeftOut, ProblemList):
             `"id"`); None recognizes the schema of each row.
         skip_bad_rows: Leave broken rows out instead of raising at the first.
         split: The split that these problems are, or None.
-        shuffle: See `ProblemList`.
 
     Raises:
         ProblemFileError: there is no usable problem, a row is broken, an id comes twice (file, row, field), or the rows
@@ -104,8 +104,6 @@ class RowProblems(LeftOut, ProblemList):
         fields: Mapping[str, str] | None = None,
         skip_bad_rows: bool = False,
         split: str | None = None,
-        *,
-        shuffle: bool = False,
     ) -> None:
         self._begin(where, skip_bad_rows)
         self._reader = RowReader(None if fields is None else Mapper(fields))
@@ -113,7 +111,7 @@ class RowProblems(LeftOut, ProblemList):
         self._size = 0
         problems = list(self._usable(rows, name))
         self._report(len(problems), self.schemas)
-        super().__init__(problems, name, split, shuffle=shuffle)
+        super().__init__(problems, name, split)
 
     def line_of(self, problem_id: str) -> int:
         """Number of the line (or row) that a problem was made of.
@@ -153,6 +151,7 @@ class RowProblems(LeftOut, ProblemList):
                 return BadRow(line, "id", f"{problem.id!r} comes twice, in line {first} first")
             self.num_repeated += 1
             return None
+        # A file of 1 GB may be many of Python objects, and it is these that fill the memory.
         self._size += found.size
         if self._size > MAX_MEMORY:
             raise ProblemFileError(

@@ -39,6 +39,7 @@ def distinct(source: ProblemSource, n: int, seed: int = 0, *, fewer: bool = Fals
     draws = 0
     for problem in _different(source, seed):
         draws += 1
+        # By content: a generator repeats questions, and a repeated question is no second piece of evidence (law 4).
         found.setdefault(problem.id, problem)
         if len(found) == n:
             break
@@ -116,6 +117,7 @@ def count_distinct(source: ProblemSource, draws: int = 20_000, seed: int = 0) ->
         problem_id = source.get(seed, index).id
         times[problem_id] = times.get(problem_id, 0) + 1
     once, twice = (sum(count == n for count in times.values()) for n in (1, 2))
+    # f2 + 1: the bias-corrected form is defined where no problem was drawn twice.
     unseen = (draws - 1) / draws * once * (once - 1) / (2 * (twice + 1))
     return Distinct(len(times), draws, round(len(times) + unseen), complete=not once)
 

@@ -19,11 +19,12 @@ from mathturn_gym.verifier.reading._extraction import extract as find_answer
 from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
 from mathturn_gym.verifier.reading._statements import has_prose, told_anywhere, told_value
 from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, SymbolicResult, shared_pool
-from mathturn_gym.verifier.tiers._decide import Finding, decide
+from mathturn_gym.verifier.tiers._decide import Finding, decide, is_rounded
 from mathturn_gym.verifier.tiers._scalar import Rounding
 
 AnswerForm: TypeAlias = Literal["evaluated", "equivalent"]
 UnitPolicy: TypeAlias = Literal["optional", "required"]
+TolerancePolicy: TypeAlias = Literal["exact", "rounded"]
 TextKind: TypeAlias = Literal["response", "answer"]
 Gold: TypeAlias = str | Sequence[str]
 
@@ -98,6 +99,8 @@ class Verifier:
         decimals: Compare numbers after rounding both to this many places; None for no rounding.
         units: Whether an answer without the gold's unit counts (`3.5` for `3.5 gal`): `"optional"`, or `"required"`. A unit
             that is told must be the gold's, or convert to it, in either case.
+        tolerance: `"exact"`; or `"rounded"`: a decimal of two places or more counts that is the other value correctly
+            rounded (2.67 for 8/3), and the verdict's reason says `equal when rounded`.
 
     Raises:
         InvalidValueError: an argument outside what is allowed.
@@ -118,6 +121,7 @@ class Verifier:
         rel_tol: float = 0.0,
         decimals: int | None = None,
         units: UnitPolicy = "optional",
+        tolerance: TolerancePolicy = "exact",
     ) -> None:
         if form not in ("evaluated", "equivalent"):
             raise_unknown_name("form", form, ["evaluated", "equivalent"])
@@ -131,6 +135,9 @@ class Verifier:
         if units not in ("optional", "required"):
             raise_unknown_name("units", units, ["optional", "required"])
         self.units: UnitPolicy = units
+        if tolerance not in ("exact", "rounded"):
+            raise_unknown_name("tolerance", tolerance, ["exact", "rounded"])
+        self.tolerance: TolerancePolicy = tolerance
         places = None if decimals is None else check_int("decimals", decimals, low=0, high=300)
         self.rounding = Rounding(check_float("rel_tol", rel_tol, low=0.0, high=1.0), places)
         self._quick = self.rounding.exact and extract != "lenient"
@@ -328,13 +335,13 @@ class Verifier:
         return _Decision(finding.status, finding.reason, finding.tier, gold)
 
     def _find(self, gold: str, answer: str) -> Finding:
-        return decide(
-            prepare(gold),
-            prepare(answer),
-            evaluated=self.form == "evaluated",
-            rounding=self.rounding,
-            units=self.units == "required",
+        first, second = prepare(gold), prepare(answer)
+        found = decide(
+            first, second, evaluated=self.form == "evaluated", rounding=self.rounding, units=self.units == "required"
         )
+        if self.tolerance == "rounded" and found.status is not Status.RIGHT and is_rounded(first, second):
+            return Finding(Status.RIGHT, "equal when rounded", "rational")
+        return found
 
     def _decided(self, case: _OpenCase, session: Session) -> tuple[_Decision, float]:
         """What the symbolic workers found, which is remembered unless it was an accident, and the seconds it took them."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final
 
+import torch
+
 from mathturn_gym.errors import EpisodeStateError
 from mathturn_gym.types import Completion, Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy
@@ -42,6 +44,7 @@ class AsyncCausalLMPolicy:
 
     Args:
         policy: The policy.
+        precision: "bfloat16" decodes under autocast: it is a property of a thread, and the caller's does not reach this one.
 
     Attributes:
         scheduler: "async": `collect` awaits each completion in a task of its own.
@@ -49,7 +52,8 @@ class AsyncCausalLMPolicy:
 
     scheduler: Final = "async"
 
-    def __init__(self, policy: CausalLMPolicy) -> None:
+    def __init__(self, policy: CausalLMPolicy, *, precision: str = "float32") -> None:
+        self._precision = precision
         self.policy, self.tokenizer = policy, policy.tokenizer
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._cancelled: SimpleQueue[_Request] = SimpleQueue()
@@ -97,6 +101,10 @@ class AsyncCausalLMPolicy:
         await asyncio.to_thread(self.close)
 
     def _work(self) -> None:
+        with torch.autocast(self.policy.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
+            self._decode()
+
+    def _decode(self) -> None:
         running: dict[int, _Request] = {}
         while self._receive(running):
             try:

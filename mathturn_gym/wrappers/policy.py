@@ -466,9 +466,13 @@ class CausalLMPolicy:
         self._check(f"contexts{place}" if place else "context", context)
         return budget if self.max_length is None else min(budget, self.max_length - len(context))
 
+    def draw_seed(self) -> int:
+        """A seed from the policy's own generator."""
+        return int(self._rng.integers(0, 2**63 - 1))
+
     def _submit(self, label: str, context: Ids, budget: int, seed: int | None) -> int:
         if seed is None:
-            seed = int(self._rng.integers(0, 2**63 - 1))
+            seed = self.draw_seed()
         ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
         self._loop.submit(Row(ticket, label, np.array(context, np.int64), uniforms(seed, budget)))
         return ticket

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mathturn_gym.base.import_paths import import_object, import_path_of, is_import_path
+from mathturn_gym.base.import_paths import import_object, import_path_of, is_import_path, module_exists
 from mathturn_gym.errors import InvalidValueError
 
 
@@ -51,6 +51,22 @@ def test_modules_of_the_current_folder_are_found(tmp_path: Path, monkeypatch: py
     assert import_object("it", "just_here:value") == 7
     with pytest.raises(InvalidValueError, match="it 'broken_here:x' cannot be imported: ZeroDivisionError"):
         import_object("it", "broken_here:x")
+
+
+def test_a_module_is_looked_for_in_the_current_folder_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    assert module_exists("only_here.part:x")
+    assert not module_exists("nowhere_at_all:x")
+    module_exists("math:sqrt")
+    assert sys.path.count(str(tmp_path)) == 1
+    # Where Python looks in the current folder by itself, the search path stays as it is.
+    monkeypatch.setattr(sys, "path", ["", *(one for one in sys.path if one != str(tmp_path))])
+    assert module_exists("math:sqrt")
+    assert str(tmp_path) not in sys.path
 
 
 def test_what_a_script_defined_is_not_found_and_the_error_says_what_to_do() -> None:

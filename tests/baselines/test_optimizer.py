@@ -174,3 +174,11 @@ def test_state_of_another_model_is_refused() -> None:
         Optimizer(other, 1e-2, Optimization()).load(optimizer.tensors("policy"), "policy", 1)
     with pytest.raises(ValueError, match="no exp_avg"):
         Optimizer(model(), 1e-2, Optimization()).load({}, "policy", 1)
+
+
+def test_who_writes_no_checkpoint_keeps_no_copy_of_the_state() -> None:
+    module = model()
+    optimizer = Optimizer(module, 0.01, Optimization())
+    learn(module, optimizer, 1)
+    assert optimizer.tensors("policy", keep=False) == {}
+    assert optimizer.tensors("policy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from typing import Any
 
@@ -205,3 +206,13 @@ def test_a_config_cannot_be_changed_but_replaced() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         whole.seed = 3  # type: ignore[misc]
     assert dataclasses.replace(whole, seed=3).seed == 3
+
+
+def test_evaluations_fall_on_equal_parts_of_the_budget_whatever_an_iteration_uses() -> None:
+    evaluation = Evaluation(every=0, times=10)
+    for size in (0.01, 0.04, 0.09):
+        shares = [min(1.0, size * k) for k in range(int(1 / size) + 2)]
+        due = [evaluation.is_due(k, *pair) for k, pair in enumerate(itertools.pairwise(shares), 1)]
+        assert sum(due) == 10
+    assert not Evaluation(every=0).is_due(20, 0.1, 0.9)
+    assert Evaluation(every=20).is_due(20, 0.5, 0.5)

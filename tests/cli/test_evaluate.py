@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 from mathturn_gym.base.files import locked
 from mathturn_gym.baselines.tasks import load_task
+from mathturn_gym.cli._runs import policy_settings
 from mathturn_gym.cli.app import app
 from mathturn_gym.cli.evaluate import missing_ranges
 from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError, StorageError
-from mathturn_gym.policies import BUILTIN_PATH
+from mathturn_gym.policies import BUILTIN_PATH, PolicyConfig
 from mathturn_gym.problems import ProblemFile
 from mathturn_gym.wrappers import load_policy
 
@@ -328,3 +329,15 @@ def test_a_server_takes_the_tokenizer_of_the_environment(task: str | None) -> No
     assert start.load().tokenizer.get_vocab()
     local = start_of("builtin", task, max_completion_tokens=8, given={"tokenizer": "builtin"}, own_code=False)
     assert local.config().tokenizer is None
+
+
+def test_policy_options_by_the_command_line() -> None:
+    policy = PolicyConfig("builtin", options={"cache_bytes": 5})
+    found = policy_settings(policy, ["max_batch_size=64", "gpu_memory_utilization=.8", "tensor_parallel_size=2"])
+    assert found == {
+        "max_batch_size": 64,
+        "options": {"cache_bytes": 5, "gpu_memory_utilization": 0.8, "tensor_parallel_size": 2},
+    }
+    assert policy_settings(policy, []) == {}
+    with pytest.raises(InvalidValueError, match="give --policy"):
+        policy_settings(policy, ["model=x"])

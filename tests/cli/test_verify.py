@@ -126,6 +126,8 @@ def test_an_audit_of_the_suite_and_a_user_s_file(tmp_path: Path) -> None:
     run("--audit", "--verifier", "mathturn", "--cases", str(mine), "--limit", "120", "--out", str(out))
     assert "| mine (1" in out.read_text()
     assert "| suite (" in out.read_text()
+    run("--audit", "--suite", "classes", "--verifier", "mathturn-boxed", "--limit", "60", "--out", str(out))
+    assert "| words (" in out.read_text()
     run("--audit", "--verifier", "mathturn", "--file", str(mine), "--out", str(tmp_path / "a.html"))
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
     with pytest.raises(InvalidValueError, match=r"must end in .json, .html, .md"):
@@ -185,7 +187,10 @@ def told(*arguments: str) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
-def test_a_judge_on_a_server_is_asked_and_its_share_told(server: Any, tmp_path: Path) -> None:
+def test_a_judge_on_a_server_is_asked_and_its_share_told(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     server.says = lambda messages: f"VERDICT {mark_of(messages)}: RIGHT"
     judge = ("--judge", server.url, "--judge-model", "fake", "--judge-cache", str(tmp_path / "judge.jsonl"))
     out, err = told(LONG, "--gold", "999", "--json", *judge)

@@ -14,12 +14,14 @@ import pytest
 from rich.console import Console
 
 from mathturn_gym.compare import Cell, Outcome, Point, Results
-from mathturn_gym.compare.results import value_at
+from mathturn_gym.compare.results import area, place_of, value_at
 from mathturn_gym.compare.summary import (
     aggregate_table,
     best_first,
     cell_table,
+    curve_table,
     improvement_table,
+    planning_table,
     remarks,
     seed_table,
     task_table,
@@ -49,6 +51,35 @@ def outcome(
     given = {"acc@1": 0.3, "acc@4": last} if test is None and status != "diverged" else test
     done = status in ("finished", "stopped_early", "diverged")
     return Outcome(of, status, message, tokens, cpu_s, tokens / 10, given if done else None, points)
+
+
+def test_area_and_place_of_a_curve() -> None:
+    one = outcome(cell())  # a straight line from 0.2 to 0.8
+    assert area(one, "tokens", 1000, 4) == pytest.approx(0.5)
+    assert area(one, "tokens", 500, 4) == pytest.approx(0.35)
+    assert place_of(one, "tokens", 0.5, 4) == pytest.approx(500)
+    assert place_of(one, "tokens", 0.35, 4) == pytest.approx(250)
+    assert place_of(one, "tokens", 0.1, 4) == 0.0, "from the start"
+    assert place_of(one, "tokens", 0.9, 4) is None
+    assert area(outcome(cell(), "diverged"), "tokens", 2000, 4) == pytest.approx(0.15), "in a straight line to 0"
+
+
+def test_the_curve_table_ranks_by_area_and_counts_who_reaches_the_level() -> None:
+    runs = [outcome(cell("slow", seed=seed), last=0.4 + 0.01 * seed) for seed in range(3)]
+    runs += [outcome(cell("fast", seed=seed), last=0.8 + 0.02 * seed) for seed in range(3)]
+    table = curve_table(Results(runs), "t")
+    assert [row[0] for row in table.rows] == ["fast", "slow"]
+    assert [row[-1] for row in table.rows] == ["3/3", "0/3"]
+    assert table.columns[3] == "tokens to 0.738", "0.9 of 0.82"
+    assert table.rows[1][3] == "–"
+
+
+def test_the_planning_table_has_a_line_for_each_other_row() -> None:
+    runs = [outcome(cell("a", seed=seed), last=0.5 + 0.05 * seed) for seed in range(4)]
+    runs += [outcome(cell("b", seed=seed), last=0.6 - 0.02 * seed) for seed in range(4)]
+    rows = planning_table(Results(runs), "a").rows
+    assert [row[:3] for row in rows] == [["b", "t", "4"]]
+    assert [int(count) for count in rows[0][4:]] == sorted((int(count) for count in rows[0][4:]), reverse=True)
 
 
 def test_between_evaluations_accuracy_is_interpolated() -> None:

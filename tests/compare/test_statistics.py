@@ -14,7 +14,16 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from mathturn_gym.compare.statistics import AGGREGATES, aggregate, difference, holm, improvement, profile, shared
+from mathturn_gym.compare.statistics import (
+    AGGREGATES,
+    aggregate,
+    difference,
+    holm,
+    improvement,
+    profile,
+    seeds_for,
+    shared,
+)
 from mathturn_gym.errors import InvalidValueError
 
 Floats = npt.NDArray[np.float64]
@@ -277,3 +286,22 @@ def test_bad_scores_are_refused() -> None:
         improvement(np.array([[0.1]]), np.array([[0.1], [0.2]]))
     with pytest.raises(InvalidValueError, match="resamples must be an integer >= 1"):
         aggregate(np.array([[0.1]]), "IQM", resamples=0)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0, 4.0])
+def test_seeds_for_a_difference_are_those_of_the_exact_power(ratio: float) -> None:
+    """Power of the paired t-test by the noncentral t distribution."""
+    nct = stats.nct
+    quantile = stats.t.ppf
+
+    def power(seeds: int) -> float:
+        return float(1 - nct.cdf(quantile(0.975, seeds - 1), seeds - 1, seeds**0.5 / ratio))
+
+    found = seeds_for(0.1 * ratio, 0.1)
+    assert power(found) >= 0.8 - 0.02
+    assert found == 2 or power(found - 2) < 0.8
+
+
+def test_no_number_of_seeds_finds_nothing() -> None:
+    with pytest.raises(InvalidValueError, match="effect must be above 0"):
+        seeds_for(0.1, 0.0)

@@ -10,6 +10,7 @@ from thorough import examples
 
 from mathturn_gym.policies._kv_cache import Arena, KeyValues, PrefixStore, common_prefix, encode
 from mathturn_gym.types import Ids
+from mathturn_gym.wrappers import load_policy
 
 HEADS, WIDTH = 2, 3
 
@@ -147,3 +148,18 @@ def test_a_layer_without_keys_of_its_own_is_left_out() -> None:
     assert taken[0] is not None
     assert taken[0][0].shape == (HEADS, 3, WIDTH)
     assert taken[1] is None
+
+
+def test_under_autocast_buffers_have_its_type() -> None:
+    """Rotary positions make keys float32 there, which is twice the memory and a cast of all of them in every step."""
+    policy = load_policy("builtin", device="cpu", dtype="float32", seed=1)
+    asked = [np.arange(3, 20), np.arange(5, 12)]
+    with torch.autocast("cpu", torch.bfloat16):
+        first = policy.complete(asked, max_tokens=[6, 6], seeds=[0, 1])
+        turns = [np.concatenate([a, c.ids]) for a, c in zip(asked, first, strict=True)]
+        policy.complete(turns, max_tokens=[6, 6], seeds=[0, 1])  # from what rests between turns
+    assert {tensor.dtype for layer in policy._loop._arena._layers for tensor in layer.buffers} == {torch.bfloat16}
+    assert policy.stats.reused > 0
+    policy.drop_caches()
+    policy.complete(asked, max_tokens=[6, 6], seeds=[0, 1])
+    assert {tensor.dtype for layer in policy._loop._arena._layers for tensor in layer.buffers} == {torch.float32}

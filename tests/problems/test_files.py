@@ -36,10 +36,10 @@ def test_a_file_is_played_in_its_order_and_shuffled_by_name(tmp_path: Path) -> N
     path = lines(tmp_path / "d.jsonl", *sums(20))
     for kind in (ProblemFile, StreamedFile):
         assert [kind(path).get(3, i).gold[0] for i in range(22)] == [str(i % 20 + 1) for i in range(22)]
-        mixed = [kind(path, shuffle=True).get(3, i).gold[0] for i in range(20)]
+        mixed = [kind(path).shuffled().get(3, i).gold[0] for i in range(20)]
         assert sorted(map(int, mixed)) == list(range(1, 21)) != list(map(int, mixed))
     assert [load_problems(path, shuffle=True).get(3, i) for i in range(40)] == [
-        StreamedFile(path, shuffle=True).get(3, i) for i in range(40)
+        StreamedFile(path).shuffled().get(3, i) for i in range(40)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -66,10 +68,15 @@ def near_misses() -> list[str]:
     return found
 
 
+@functools.cache
+def lins_config() -> str:
+    return json.dumps(load_task("lins").config("reinforce").to_json())
+
+
 def run_of(folder: Path, part: str, field: str, value: Any) -> Path:
     run = folder / "run"
     run.mkdir(exist_ok=True)
-    config = load_task("lins").config("reinforce").to_json()
+    config = json.loads(lins_config())
     config[part][field] = value
     (run / "config.json").write_text(json.dumps(config))
     return run
@@ -258,7 +265,7 @@ READ_BY_VIEW = ("config.json", "metrics.jsonl", "episodes_train.jsonl", "checkpo
 def in_time(function: Callable[[], object]) -> BaseException | None:
     """What a function raises; a hang is an error of its own."""
     signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(AssertionError("it hangs")))
-    signal.alarm(60)
+    signal.alarm(600)
     try:
         function()
     except (MathTurnError, SystemExit) as error:
@@ -313,7 +320,8 @@ def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path) -
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    ids = pa.array([[7] * 60_000_000], pa.list_(pa.int64()))
+    count = 40_000_000
+    ids = pa.ListArray.from_arrays([0, count], pa.array(np.full(count, 7, np.int8)))
     table = pa.table(
         {"prompt": ["p"], "completion": ["c"], "completion_ids": ids, "question": ["1+1?"], "answer": ["2"]}
     )

@@ -224,3 +224,33 @@ def test_explain_is_for_people() -> None:
     verifier = Verifier()
     assert "'12+34'" in explain(verifier.verify("\\boxed{12+34}", "46"))
     assert explain(verifier.verify("nothing", "46")) == "No answer: no answer found."
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("8/3", "2.67", True),
+        ("8/3", "2.667", True),
+        ("8/3", "2.66", False),
+        ("8/3", "2.7", False),
+        ("\\sqrt{2}", "1.41", True),
+        ("\\sqrt{2}", "1.42", False),
+        ("2.67", "8/3", True),
+        ("3.1416", "3.14", False),
+        ("3.14", "3.1416", True),
+        ("-8/3", "-2.67", True),
+        ("x", "2.67", False),
+        ("3", "3.00", True),
+        ("3", "2.996", False),
+    ],
+)
+def test_a_rounded_decimal_counts_only_under_its_policy_which_the_verdict_names(
+    gold: str, answer: str, right: bool
+) -> None:
+    with Verifier(form="equivalent", tolerance="rounded") as rounded, Verifier(form="equivalent") as exact:
+        verdict = rounded.verify(answer, gold, kind="answer")
+        assert verdict.correct is right
+        if not exact.verify(answer, gold, kind="answer").correct:
+            assert (verdict.reason == "equal when rounded") is right
+    with pytest.raises(InvalidValueError, match="unknown tolerance"):
+        Verifier(tolerance="about")  # type: ignore[arg-type]

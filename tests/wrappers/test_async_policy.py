@@ -85,3 +85,17 @@ def test_errors_reach_the_call_that_they_belong_to() -> None:
             await shared.acomplete(np.array([5]), max_tokens=2)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("float32", False), ("bfloat16", True)])
+def test_the_decoding_thread_has_the_precision_that_was_asked_for(precision: str, expected: bool) -> None:
+    """Autocast is a property of a thread: around the caller it would do nothing."""
+    policy, seen = causal(), set[bool]()
+    policy.model.register_forward_pre_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+
+    async def run() -> None:
+        async with AsyncCausalLMPolicy(policy, precision=precision) as shared:
+            await shared.acomplete(np.arange(3, 8), max_tokens=2, seed=0)
+
+    asyncio.run(run())
+    assert seen == {expected}

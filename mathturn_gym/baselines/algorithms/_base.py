@@ -12,7 +12,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
@@ -39,6 +39,8 @@ Advantages: TypeAlias = "list[npt.NDArray[np.float32]]"
 _IN_0_1: Final = ("clip", "discount", "gae_lambda", "baseline_decay")
 _AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learning_rate", "clip_high", "shrinkage")
 _COUNTS: Final = ("group_size",)
+_UNITS: Final = ("token", "turn", "sequence")
+_CHOICES: Final = {"kl": ("k1", "k2", "k3"), "normalization": _UNITS, "ratio": _UNITS}
 _PER_TURN: Final = ("kl_weight",)
 """Options that may be a list, a number for each turn."""
 
@@ -101,6 +103,10 @@ class Learner(Protocol):
         """Log-probs under the policy at the start."""
         ...
 
+    def policy_logprobs(self, batch: PackedBatch) -> torch.Tensor:
+        """Log-probs under the policy as it is, without a graph."""
+        ...
+
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
         """The batch's episodes in shuffled parts, one gradient step each."""
         ...
@@ -161,6 +167,12 @@ class BaseAlgorithm(ABC):
             elif name in _AT_LEAST_0:
                 for one in value if isinstance(value, (list, tuple)) and name in _PER_TURN else (value,):
                     check_float(f"{self.name}: {name}", one, low=0.0)
+            elif name in _CHOICES:
+                if value not in _CHOICES[name]:
+                    raise_unknown_name(name, value, _CHOICES[name])
+            elif name == "dual_clip":
+                if check_float(f"{self.name}: {name}", value, low=1.0) == 1.0:
+                    raise InvalidValueError(f"{self.name}: dual_clip must be above 1, got {value!r}")
             elif name in _COUNTS:
                 check_int(f"{self.name}: {name}", value, low=1)
             elif isinstance(option.default, bool) and not isinstance(value, bool):
@@ -285,9 +297,10 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     Args:
         entropy_weight: Weight of the entropy bonus, a mean over tokens in nats.
-        kl_weight: Weight of the KL to the initial policy in the loss (k3 estimate, a mean over tokens); 0 needs no
+        kl_weight: Weight of the KL to the initial policy in the loss (a mean over tokens); 0 needs no
             reference model. A list has one weight per turn, the last one for all that follow: SCoRe (Kumar et al. 2024,
             arXiv:2409.12917) constrains the first turn, as in `[10.0, 0.0]`.
+        kl: Estimate of that KL: "k1", "k2" or "k3" (see `kl_divergence`: only k2 has the KL's gradient).
         reward_kl: Reward taken off a turn per nat of its KL to the initial policy (k1 estimate; Stiennon et al. 2020,
             arXiv:2009.01325). Returns contain it, so that an early turn also pays for the drift of later ones.
     """
@@ -303,6 +316,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
 
     entropy_weight: float = 0.0
     kl_weight: float | Sequence[float] = 0.0
+    kl: Literal["k1", "k2", "k3"] = "k3"
     reward_kl: float = 0.0
 
     def __post_init__(self) -> None:
@@ -383,10 +397,26 @@ class Clipping:
         clip: Width of the ratio's clipping; it matters from the second gradient step on.
         clip_high: Its upper width, where that is another: wider, unlikely tokens can gain more (DAPO, Yu et al. 2025,
             arXiv:2503.14476, has .2 and .28). None is `clip`.
+        dual_clip: Above 1: a token with a negative advantage loses at most this many times it, however large its ratio
+            (Ye et al. 2020, arXiv:1912.09729, has 3). None is no limit.
+        ratio: What has one ratio: "token", "turn" (the mean over its tokens, on the log scale), or "sequence" (an episode).
     """
 
     clip: float = 0.2
     clip_high: float | None = None
+    dual_clip: float | None = None
+    ratio: Literal["token", "turn", "sequence"] = "token"
+
+    def clipped(self, part: Part, logprobs: torch.Tensor, **keywords: Any) -> PolicyLoss:
+        """The clipped objective with these options; `keywords` are of `Part.policy_loss`."""
+        return part.policy_loss(
+            logprobs,
+            clip=self.clip,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+            ratio=self.ratio,
+            **keywords,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

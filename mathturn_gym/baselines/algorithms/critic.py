@@ -71,7 +71,7 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: CriticState) -> PolicyLoss:
         """The clipped objective, a mean over tokens."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
+        return self.clipped(part, logprobs)
 
 
 class CriticState(State):

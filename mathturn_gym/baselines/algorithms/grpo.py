@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupAlgorithm, Learner, Part, State
 from mathturn_gym.baselines.algorithms._credit import estimate
@@ -40,19 +40,21 @@ class GRPO(Clipping, GroupAlgorithm):
 
     Args:
         discount: Per turn, in [0, 1]; of the episode's return.
+        normalization: What the loss is a mean over: "sequence" (episodes) as published, or "token" (DAPO's mean).
     """
 
     continues_truncated = False
 
     discount: float = 1.0
+    normalization: Literal["token", "turn", "sequence"] = "sequence"
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """Whole-episode returns, normalized within their groups."""
         return estimate(episodes, "grpo", discount=self.discount)
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
-        """The clipped objective; every episode counts alike, however long it is."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization="sequence")
+        """The clipped objective; by default every episode counts alike, however long it is."""
+        return self.clipped(part, logprobs, normalization=self.normalization)
 
 
 class EpisodeBudget(State):
@@ -91,7 +93,7 @@ class DrGRPO(Clipping, GroupAlgorithm[EpisodeBudget]):
     def loss(self, logprobs: torch.Tensor, part: Part, state: EpisodeBudget) -> PolicyLoss:
         """The clipped objective, divided by the most tokens that the minibatch's episodes could have."""
         most = part.minibatch.count("sequence") * state.tokens
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, denominator=most)
+        return self.clipped(part, logprobs, denominator=most)
 
 
 @register("scaled_dr_grpo", title="scaled Dr. GRPO", source="a variant: Dr. GRPO with scaled advantages")
@@ -118,6 +120,7 @@ class GSPO(Clipping, GroupAlgorithm):
     discount: float = 1.0
     clip: float = 3e-4
     clip_high: float | None = 4e-4
+    ratio: Literal["token", "turn", "sequence"] = "sequence"
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """Whole-episode returns, normalized within their groups."""
@@ -125,6 +128,4 @@ class GSPO(Clipping, GroupAlgorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective with a ratio per episode."""
-        return part.policy_loss(
-            logprobs, ratio="sequence", clip=self.clip, clip_high=self.clip_high, normalization="sequence"
-        )
+        return self.clipped(part, logprobs, normalization="sequence")

@@ -104,7 +104,7 @@ class ClippedREINFORCE(Clipping, Algorithm[RunningMeans]):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: RunningMeans) -> PolicyLoss:
         """The clipped objective, a mean over tokens."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
+        return self.clipped(part, logprobs)
 
 
 class WithReference(State):
@@ -158,7 +158,7 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: WithReference) -> PolicyLoss:
         """The clipped objective, a mean over tokens."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
+        return self.clipped(part, logprobs)
 
 
 @register("reinforce_pp_baseline", title="REINFORCE++ with baseline", source="Hu et al. 2025, arXiv:2501.03262")
@@ -180,7 +180,7 @@ class ReinforcePPBaseline(Clipping, GroupAlgorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective, a mean over tokens."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
+        return self.clipped(part, logprobs)
 
 
 @register("turn_reinforce_pp", title="turn REINFORCE++", source="a variant: REINFORCE++ normalized over turns")
@@ -202,4 +202,4 @@ class TurnReinforcePP(Clipping, Algorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective, a mean over tokens."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high)
+        return self.clipped(part, logprobs)

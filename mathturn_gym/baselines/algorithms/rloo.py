@@ -23,7 +23,6 @@ from mathturn_gym.baselines.algorithms._base import Advantages, Clipping, GroupA
 from mathturn_gym.baselines.algorithms._credit import estimate
 from mathturn_gym.baselines.algorithms._registry import register
 from mathturn_gym.episodes.returns import scale_advantages
-from mathturn_gym.errors import raise_unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -65,18 +64,12 @@ class TurnRLOO(Clipping, GroupAlgorithm):
     Args:
         discount: Per turn, in [0, 1].
         scale_advantages: Divide the batch's advantages by their root mean square.
-        normalization: Unit of the loss's mean: "token", or "sequence" (episodes, as in GRPO).
+        normalization: Unit of the loss's mean: "token", "turn", or "sequence" (episodes, as in GRPO).
     """
 
     discount: float = 1.0
     scale_advantages: bool = True
-    normalization: Literal["token", "sequence"] = "token"
-
-    def __post_init__(self) -> None:
-        """Checks the normalization."""
-        super().__post_init__()
-        if self.normalization not in ("token", "sequence"):
-            raise_unknown_name("normalization", self.normalization, ("token", "sequence"))
+    normalization: Literal["token", "turn", "sequence"] = "token"
 
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """Returns against the mean of the others that reached the turn."""
@@ -85,7 +78,7 @@ class TurnRLOO(Clipping, GroupAlgorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """The clipped objective."""
-        return part.policy_loss(logprobs, clip=self.clip, clip_high=self.clip_high, normalization=self.normalization)
+        return self.clipped(part, logprobs, normalization=self.normalization)
 
 
 @register("shrunk_rloo", title="shrunk RLOO", source="a variant: turn RLOO with a James-Stein baseline")

@@ -230,6 +230,7 @@ def _shape(folder: Path) -> dict[str, int]:
         "rms_norm_eps": _EPS,
         "num_key_value_heads": config.get("num_attention_heads"),
     }
+    # Refused by name: a Llama with another rope or norm would load, and say something else.
     odd = {name: config.get(name) for name, value in needed.items() if config.get(name, value) != value}
     if rope.get("rope_type", "default") != "default" or rope.get("rope_theta", _ROPE_BASE) != _ROPE_BASE:
         odd["rope_parameters"] = rope

@@ -177,6 +177,7 @@ class Sb3Policy:
         if not self._recurrent:
             return self._policy.get_distribution(windows)
         states = tuple(torch.stack([row.memory[part] for row in rows], dim=1) for part in (0, 1))
+        # No row begins an episode here: a memory that is empty is empty already.
         starts = torch.zeros(len(rows), device=windows.device)
         distribution, (hidden, cell) = self._policy.get_distribution(windows, states, starts)
         for place, row in enumerate(rows):
@@ -190,6 +191,7 @@ class Sb3Policy:
 
     def _finite(self, values: torch.Tensor) -> npt.NDArray[np.float64]:
         found = values.double().cpu().numpy()
+        # argmax of NaN is 0: a diverged policy would play on without a word.
         if not np.isfinite(found).all():
             raise PolicyError("the policy's outputs are not finite: its training has diverged")
         return np.asarray(found, np.float64)
@@ -202,6 +204,8 @@ class Sb3Policy:
         """The memory of the longest answer that this context continues, or an empty one."""
         for length in sorted(self._lengths, reverse=True):
             if length <= len(context):
+                # By content: a context is all that a `Policy` gets, and a turn continues the ids of the one before (law
+                # 1).
                 memory = self._memories.get(context[:length].tobytes())
                 if memory is not None:
                     return memory

@@ -174,6 +174,7 @@ class ClassicSession(Session):
         sizes = {name: getattr(algorithm, name) for name in ("width", "layers", "heads", "feedforward")}
         policy: dict[str, Any] = {"features_extractor_class": WindowTransformer, "features_extractor_kwargs": sizes}
         if isinstance(algorithm, ValueBased):
+            # The library counts exploration as a share of all steps; a share of a budget would change with the budget.
             steps = config.budget.tokens or _NO_END
             arguments["exploration_fraction"] = min(1.0, algorithm.exploration_steps / steps)
             policy["net_arch"] = []
@@ -216,7 +217,7 @@ class _Recorder(BaseCallback):
         self._iteration = 0
         self._began = time.process_time()
         self._ended: list[dict[str, Any]] = []
-        self._over = False
+        self._over, self._share = False, 0.0
 
     def ended(self, status: RunStatus, message: str) -> Ended:
         """Returns how the run ended, with the budget it used."""
@@ -247,16 +248,19 @@ class _Recorder(BaseCallback):
         # An episode's context is as long as what is not left of the most that it may be.
         self.total_tokens += sum(self._run.context_tokens - info["context_left"] for info in self._ended)
         self.cpu_s += time.process_time() - self._began
-        budget, every = self._run.config.budget, self._run.config.evaluation.every
+        budget = self._run.config.budget
         used = [
             (budget.tokens, self.tokens),
             (budget.total_tokens, self.total_tokens),
-            (budget.cpu_seconds, self.cpu_s),
             (budget.episodes, self.episodes),
+            (budget.cpu_seconds, self.cpu_s),
         ]
         # Whichever budget is used up first ends the run.
         self._over = last or any(limit is not None and spent >= limit for limit, spent in used)
-        self._write(evaluate=self._over or bool(every and self._iteration % every == 0))
+        # CPU seconds do not count: a repeated run is evaluated at the same places.
+        before, self._share = self._share, max(spent / limit if limit else 0.0 for limit, spent in used[:3])
+        due = self._run.config.evaluation.is_due(self._iteration, before, self._share)
+        self._write(evaluate=self._over or due)
 
     def _write(self, *, evaluate: bool) -> None:
         """Writes a line of metrics; the training clock is paused meanwhile."""

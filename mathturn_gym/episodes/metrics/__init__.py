@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from mathturn_gym.episodes.metrics.compare import Comparison, compare
-from mathturn_gym.episodes.metrics.figures import MEANING
+from mathturn_gym.episodes.metrics.figures import MEANING, QUESTIONS
 from mathturn_gym.episodes.metrics.intervals import Difference, Estimate
-from mathturn_gym.episodes.metrics.report import Report, read_leniently, summarize
+from mathturn_gym.episodes.metrics.report import Comparison, Report, compare, read_leniently, summarize
 
 __all__ = [
     "MEANING",
+    "QUESTIONS",
     "Comparison",
     "Difference",
     "Estimate",

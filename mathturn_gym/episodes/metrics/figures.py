@@ -96,19 +96,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFacts:
-    """What the figures need of an episode of K turns.
+    """What the figures need of an episode; `right`, `statuses`, `answers` and `tokens` have an entry for each turn.
 
-    Args:
-        problem_id: The cluster it belongs to.
-        right: K flags.
-        statuses: K statuses.
-        answers: K answers (as `answer_key` writes them), None for none.
-        tokens: K lengths.
-        cut_off: Turns that their budget ended.
-        judged: Turns on which a judge decided.
-        verifier_errors: Turns whose verifier raised.
-        settled: It ended by being solved: its last answer stands.
-        value: Its return.
+    Answers are written as `answer_key` writes them. `cut_off`, `judged` and `verifier_errors` count turns. A `settled`
+    episode ended by being solved: its last answer stands. `value` is its return.
     """
 
     problem_id: str
@@ -289,6 +280,7 @@ class Counts:
 
 def count_by_problem(known: Sequence[EpisodeFacts], turns: int | None = None) -> Counts:
     """Counts all figures; `turns` is the least T, None takes the most turns that any episode has."""
+    # Problems are the sample: episodes on one problem are not independent.
     groups: dict[str, list[EpisodeFacts]] = defaultdict(list)
     for fact in known:
         groups[fact.problem_id].append(fact)

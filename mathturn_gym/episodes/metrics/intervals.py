@@ -142,7 +142,7 @@ def ratio_estimate(top_C: Floats, bottom_C: Floats, bounds: Bounds, *, units: fl
 class Difference(NamedTuple):
     """A metric of two policies on the same problems.
 
-    Attributes:
+    Args:
         a: The first policy's, NaN where it has nothing to divide by.
         b: The second's.
         difference: b minus a, with its interval; undefined where one of them is.
@@ -206,6 +206,7 @@ def _corrected(pivot: Pivot | None, shares_2C: Floats, bottoms_2C: Floats) -> Pi
     if pivot is None:
         return None
     counts, spreads = np.count_nonzero(bottoms_2C, axis=1), (shares_2C**2).sum(axis=1)
+    # One problem has no spread: the widest interval that t has.
     if counts.min() < 2:
         return pivot._replace(degrees=1)
     if not spreads.any():
@@ -294,5 +295,6 @@ def _unbounded(
     if not positive or value <= 0:
         return ends
     # On the logarithm: what is never negative is skewed, and so is its estimate (the delta method).
+    # The half-width over the value is the standard error of the logarithm, times the quantile.
     factor = math.exp((ends[1] - value) / value)
     return value / factor, value * factor

@@ -346,6 +346,7 @@ class PackedBatch:
         """Raises `InvalidEpisodeError` naming episode and turn where a behavior log-prob is missing."""
         if self.has_logprobs:
             return
+        # Looked for only now: the common case costs one flag.
         missing = (self.behavior_logprobs.isnan() & self.loss_mask).nonzero()
         if missing.shape[0]:
             row, column = missing[0].tolist()

@@ -487,6 +487,7 @@ def unpack(batch: PackedBatch) -> list[Episode]:
         if batch.layout != "tree":
             held[episode].append((p, begin[p]))
         elif branch > 0:
+            # A branch does not hold its prompt: the first piece of its row does.
             held[episode] += [(row_head[p], begin[p] - position[p]), (p, begin[p])]
     if batch.support is not None:
         arrays["support"] = batch.support.cpu().numpy().reshape(batch.input_ids.numel(), batch.support.shape[-1])
@@ -513,5 +514,6 @@ def _restore(
         support = None
     elif support is not None:
         support = support[blank.loss_mask]
+        # As narrow as the episode was: the batch padded it to the widest of all.
         support = support[:, : int((support >= 0).sum(axis=1).max(initial=0))]
     return replace(blank, ids=ids, logprobs=logprobs, versions=versions, support=support)

@@ -111,17 +111,7 @@ def micro_batches(batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = 
 def micro_batch_rows(
     batch: PackedBatch, *, max_tokens: int, keep_episodes: bool = False, long_alone: bool = False
 ) -> list[list[int]]:
-    """The rows of each part of `micro_batches`.
-
-    Args:
-        batch: As there.
-        max_tokens: As there.
-        keep_episodes: As there.
-        long_alone: What is longer than `max_tokens` is a part by itself.
-
-    Raises:
-        InvalidValueError: as there, unless `long_alone`.
-    """
+    """The rows of each part of `micro_batches`; with `long_alone`, what is longer than `max_tokens` is a part by itself."""
     limit = check_int("max_tokens", max_tokens, low=1)
     padded = batch.form == "padded"
     lengths = batch.lengths
@@ -153,6 +143,7 @@ def _units(batch: PackedBatch, keep_episodes: bool) -> npt.NDArray[np.int64]:
         return rows
     # Rows that share an episode get one number, the least of theirs; in a tree, a row can link many.
     unit = rows.copy()
+    # To a fixed point: in a tree, rows are linked through episodes and episodes through rows.
     while True:
         least = np.full(len(batch.facts), batch.num_rows, np.int64)
         np.minimum.at(least, pieces.episode, unit[pieces.row])

@@ -13,7 +13,7 @@ declares as its `scheduler` decides how it is asked:
 `acollect` is the form of `collect` for programs that run in asyncio themselves.
 """
 
-from mathturn_gym.episodes.rollout._collect import acollect, collect
+from mathturn_gym.episodes.rollout._collect import acollect, check_tokenizer, collect
 from mathturn_gym.episodes.rollout._recorder import (
     AsyncPolicy,
     EpisodePlan,
@@ -21,7 +21,6 @@ from mathturn_gym.episodes.rollout._recorder import (
     StreamingPolicy,
 )
 from mathturn_gym.episodes.rollout._schedulers import Progress
-from mathturn_gym.episodes.rollout._tokenizers import check_tokenizer
 
 __all__ = [
     "AsyncPolicy",

@@ -246,6 +246,7 @@ class EpisodeRecorder:
         self._starts.append(before + start)
         self._rewards.append(float(reward))
         self._infos.append(info)
+        # The budget before the turn: what the completion could have had.
         self._budgets.append(self.budget)
         self.context, self.budget = observation, int(info["completion_budget"])
 

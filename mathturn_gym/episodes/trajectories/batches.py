@@ -116,6 +116,7 @@ def load_batch(path: str | os.PathLike[str]) -> PackedBatch:
 
 def _check_pieces(batch: PackedBatch) -> None:
     """Raises `InvalidValueError` where a piece lies outside its row or its episode."""
+    # `unpack` indexes by these numbers: what a stranger's file says must not reach outside its arrays.
     pieces = batch.pieces
     rows = np.diff(batch.cu_seqlens.numpy().astype(np.int64))
     sizes = np.array([facts.size for facts in batch.facts], np.int64)
@@ -143,6 +144,7 @@ def _facts(tensors: dict[str, Any]) -> FactsTable:
 
     records = parse_json(tensors.pop("facts.json").numpy().tobytes())
     sizes = tensors.pop("facts.sizes").numpy()
+    # Checked before anything is allocated by these numbers (issue 31).
     if sizes.dtype != np.int64 or sizes.ndim != 2 or sizes.shape[1] != 2 or np.any((sizes < 0) | (sizes > MAX_IDS)):
         raise InvalidValueError(f"facts.sizes must be pairs of lengths in [0, {MAX_IDS}]")
     ids = tensors.pop("facts.tails").numpy()

@@ -102,6 +102,8 @@ class EpisodeReader(Iterable[Episode]):
                 yield result
                 continue
             error, content = result
+            # The first hundred keep their content: a file of another kind is not kept in memory line by line (issue
+            # 31).
             found = BadRow(self.path, row, str(error), content if len(bad) < _SHOWN else None)
             if self.strict:
                 raise InvalidEpisodeError(str(found)) from error
@@ -198,6 +200,7 @@ def write_episodes(path: str | os.PathLike[str], episodes: Iterable[Episode], *,
     size = check_int("row_group_size", row_group_size, low=1)
     if not target.parent.is_dir():
         raise InvalidValueError(f"path must be in a folder that is there, got {str(target)!r}")
+    # Under its name only when it is whole: readers of a run folder never see half a file.
     with replacing(target) as scratch:
         if suffix == ".parquet":
             return _write_parquet(scratch, episodes, size)

@@ -88,6 +88,7 @@ def checked_metadata(episode: Episode) -> dict[str, Any]:
     """The metadata as a dict, or an error where JSON would not give it back."""
     metadata = dict(episode.metadata)
     try:
+        # Only a round trip shows what JSON changes: tuples, integer keys, NaN, True against 1.
         same = not metadata or _same(json.loads(json.dumps(metadata, allow_nan=False)), metadata)
     except (TypeError, ValueError):
         same = False

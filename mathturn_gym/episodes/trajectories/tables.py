@@ -128,6 +128,7 @@ def _check_storable(episode: Episode, record: dict[str, Any]) -> None:
     for name in ("index", "seed"):
         if record[name] is not None and not -(2**63) <= record[name] < 2**63:
             raise InvalidEpisodeError(f"{who}: {name} must fit in int64 to be stored in a table, got {record[name]}")
+    # Arrow refuses lone surrogates without saying in which row: they are looked for here.
     texts = [record["problem_id"], record["group"] or "", record["prompt"], *episode.token_values]
     texts += [*record["feedbacks"], *record["responses"], *record["gold"]]
     texts += [v[name] or "" for v in record["verdicts"] for name in ("reason", "answer", "gold", "tier", "rule")]
@@ -175,6 +176,7 @@ def _compatible(found: Any, expected: Any) -> bool:
         return {field.name for field in expected} <= names and all(
             _compatible(found.field(field.name).type, field.type) for field in expected
         )
+    # polars and others write 64-bit offsets.
     if pa.types.is_large_string(found) and pa.types.is_string(expected):
         return True
     return bool(found == expected)

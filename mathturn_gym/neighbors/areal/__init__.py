@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mathturn_gym.neighbors.areal.episodes import to_episode, to_sequence_sample
     from mathturn_gym.neighbors.areal.protocol import (
         BundledGenerationOutputs,
+        EnvironmentService,
         GenerationHyperparameters,
         ReplyError,
         make_agent,
@@ -36,6 +37,7 @@ __all__ = [
     "ArealDialogue",
     "ArealProblems",
     "BundledGenerationOutputs",
+    "EnvironmentService",
     "GenerationHyperparameters",
     "Job",
     "JobResult",
@@ -63,7 +65,7 @@ if not TYPE_CHECKING:
             "dialogue": "ArealDialogue areal_feedback",
             "environment": "ArealProblems MathCodeSingleStepEnv",
             "episodes": "to_episode to_sequence_sample",
-            "protocol": "BundledGenerationOutputs GenerationHyperparameters ReplyError"
+            "protocol": "BundledGenerationOutputs EnvironmentService GenerationHyperparameters ReplyError"
             " make_agent make_env register_agent register_environment",
             "sample": "SequenceSample ValidationError prompt_sample",
             "worker": "AgentWorker Job JobResult",

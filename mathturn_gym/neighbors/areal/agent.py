@@ -240,6 +240,7 @@ async def collect_repaired(
         reply = BundledGenerationOutputs.from_completion(qid, context.tolist(), completion)
         trajectory.add(reply)
         played.append((reply, answer, verdict))
+        # The last turn has no successor to read its feedback; the original made it all the same.
         if turn + 1 < agent.num_turns:
             text = RIGHT_TEXT if verdict.correct else WRONG_TEXT
             feedback = agent.dialogue.feedback_ids(text, turn, completion.ids)
@@ -311,6 +312,7 @@ async def _judge(env: EnvironmentService, qid: str, answer: str) -> Verdict:
     """The environment's verdict; what it raises about a model's text is one too."""
     try:
         result = await env.step((qid, [answer]))
+    # A user's mistake (an unknown query) ends the run; what the verification of a text raises does not (law 3).
     except MathTurnError:  # the environment says that its user made a mistake
         raise
     except Exception as error:

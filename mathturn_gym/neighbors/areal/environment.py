@@ -81,6 +81,7 @@ class MathCodeSingleStepEnv(EnvironmentService):
             turns = [TurnContext(problem, 0, 1, answer) for answer in answers]
             verdicts = await in_thread(self.verifier.verify_turns, turns, timeout=self.timeout)
         except TimeoutError:
+            # Undecided, and not wrong: time is no answer (law 5).
             verdicts = [Verdict(Status.UNDECIDED, f"not judged within {self.timeout:g} s")] * len(answers)
         return None, [verdict.value for verdict in verdicts], True, False, {"verdicts": verdicts}
 

@@ -54,6 +54,7 @@ def to_sequence_sample(
             f"episode {episode.index} on {episode.problem_id!r} has no returns, which the format calls rewards: record it"
             " with ReturnsWrapper or collect()"
         )
+    # What an import put aside goes back to where it was.
     known = dict(episode.metadata.get(_AREAL, {}))
     spans = episode.turn_spans
     turns = len(spans)
@@ -161,7 +162,9 @@ def to_episode(
                 f"metadata[{_FACTS!r}] of sample {sample.ids[0]!r} has {len(facts['versions'])} versions for"
                 f" {int(mask.sum())} ids of completions"
             )
+        # The format has two versions a turn; the episode had one for each id.
         versions[mask] = facts["versions"]
+        # Feedback after the last completion: the format ends with the completion.
         tail = np.array(facts["tail"], np.int64)
         ids = np.concatenate([ids, tail])
         mask = np.concatenate([mask, np.zeros(len(tail), np.bool_)])
@@ -223,6 +226,8 @@ def _join(
                 " turn 0), and its prompt_mask must be True up to the completion"
             )
         grown = np.zeros(length, np.float32)
+        # A later sequence repeats the ids of earlier turns with log-prob 0: theirs are kept from where they were
+        # sampled.
         grown[: len(logprobs)] = logprobs
         grown[start:] = own[start:]
         ids, logprobs, spans[turn] = sequence.copy(), grown, (start, length)

@@ -66,6 +66,7 @@ def write_original_logs(
         _append(f"{stem}.jsonl", json.dumps(record, ensure_ascii=False) + "\n")
 
 
+# Opened for each line, without a lock, as the original did: compat=True is to the byte.
 def _append(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
     with open(path, "a", encoding="utf-8", newline="") as file:  # noqa: PTH123
@@ -74,21 +75,9 @@ def _append(path: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoggedTurn:
-    """What `TrajectoryLog` writes of a turn.
+    """What `TrajectoryLog` writes of a turn: two texts and the facts of its record.
 
-    Args:
-        prompt: Text of everything that the policy saw.
-        answer: The text that was verified.
-        prompt_len: Ids that the policy saw.
-        answer_len: Ids that it wrote.
-        no_eos: Its completion was cut off.
-        success: The answer is right.
-        score: In [0, 1].
-        reward: Of this turn alone.
-        discounted_return: Of this turn and all after it.
-        version_start: Version of the weights at the answer's first id.
-        version_end: At its last.
-        error: What the verification raised, or "".
+    Lengths count ids, `no_eos` says that the completion was cut off, `error` is what the verification raised, or "".
     """
 
     prompt: str
@@ -108,8 +97,8 @@ class LoggedTurn:
 class TrajectoryLog:
     """Writes the logs of whole trajectories: one block per file, appended at once and under a lock.
 
-    Every record has the run and the attempt (the how-manieth trajectory of this run on this query), so that epochs
-    and runs in one file stay apart. A query id is made a file name from which the id can be read back, and that cannot
+    Every record has the run and the attempt (which trajectory of this run on this query it is), so that epochs and
+    runs in one file stay apart. A query id is made a file name from which the id can be read back, and that cannot
     leave the folder; control characters in a model's text are written as escapes.
 
     Args:

@@ -52,6 +52,7 @@ async def in_thread(function: Callable[..., T], *args: Any, timeout: float | Non
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 
+    # Daemon: a verifier that hangs must not keep the process from ending.
     threading.Thread(target=run, name=f"mathturn-{getattr(function, '__name__', 'call')}", daemon=True).start()
     async with asyncio.timeout(timeout):
         return await done
@@ -239,12 +240,7 @@ class BundledGenerationOutputs:
 
 @dataclass(frozen=True)
 class MicroBatchSpec:
-    """How `SequenceSample.split` divides a batch.
-
-    Args:
-        n_mbs: The fewest parts.
-        max_tokens_per_mb: The most tokens of a part, counted in the key that has most.
-    """
+    """How `SequenceSample.split` divides: the fewest parts, and the most tokens of each (in the key that has most)."""
 
     n_mbs: int = 1
     max_tokens_per_mb: int = 10**12

@@ -185,6 +185,7 @@ class SequenceSample:
             for key, value in (self.data or {}).items():
                 length = sum(sum(lens) for lens in seqlens[key])
                 data[key] = None if value is None else value[offsets[key] : offsets[key] + length]
+                # Views, not copies: micro-batches share the memory of the batch.
                 offsets[key] += length
             parts.append(
                 self._unique_or_not(
@@ -224,6 +225,7 @@ class SequenceSample:
         groups = sorted(sorted(group) for group in _allocate(lengths, capacity, least))
         forward = [index for group in groups for index in group]
         backward = np.zeros(self.bs, np.int64)
+        # The inverse permutation, by which the trainer puts micro-batches' results back in order.
         backward[forward] = np.arange(self.bs)
         items = self.unpack()
         return [self.gather([items[index] for index in group]) for group in groups], forward, backward
@@ -238,6 +240,7 @@ class SequenceSample:
             raise ValidationError(f"update_ needs the same ids in the same order, got {other.ids} for {self.ids}")
         if self.data is not None and other.data is None:
             raise ValidationError(f"update_ of sample {self.ids} needs data for {sorted(other.keys)}, got none")
+        # A new set: samples made by `unpack` and `gather` may share the old one.
         self.keys = self.keys | other.keys
         self.trailing_shapes.update(other.trailing_shapes)
         self.dtypes.update(other.dtypes)

@@ -174,6 +174,7 @@ class AgentWorker:
     async def _collect(self, job: Job, seed: int) -> list[SequenceSample]:
         async with self._places:
             link = _Link(self, seed)
+            # From the start of the agent, not from its submission: waiting for room is not its fault.
             async with asyncio.timeout(self._timeout if job.timeout is None else job.timeout):
                 return await job.agent.collect_trajectory(job.prompt, job.env, link, link)
 

@@ -265,7 +265,7 @@ class PolicyActor:
         if callable(getattr(self._policy, "acomplete", None)):
             self._asked = self._policy
         elif isinstance(self._policy, CausalLMPolicy):
-            self._asked = AsyncCausalLMPolicy(self._policy)
+            self._asked = AsyncCausalLMPolicy(self._policy, precision=self._settings.precision)
         else:
             raise InvalidValueError(
                 f"policy actors need a CausalLMPolicy or a policy with acomplete(), got {type(self._policy).__name__}:"

@@ -34,7 +34,7 @@ from mathturn_gym.baselines.algorithms import Algorithm, Metrics
 from mathturn_gym.baselines.algorithms.critic import CriticAlgorithm
 from mathturn_gym.baselines.batches import select_episodes
 from mathturn_gym.baselines.run_folder import RunFolder
-from mathturn_gym.baselines.session import Ended, Report, Session
+from mathturn_gym.baselines.session import Ended, Report, Session, refuse_rollout
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.baselines.trainer import Trainer, merged_metrics
 from mathturn_gym.episodes.packing import PackedBatch
@@ -97,6 +97,7 @@ class DistributedTraining:
                 of a minibatch.
         """
         self.connect()
+        refuse_rollout(config, "the distributed engine")
         if not isinstance(config.algorithm, Algorithm):
             raise InvalidValueError(
                 f"the distributed engine trains language models; {config.algorithm.name} trains none"
@@ -220,6 +221,11 @@ class DistributedTrainer(Trainer):
     def fewest_episodes(self) -> int:
         """One for each rank."""
         return self.ranks
+
+    @property
+    def writes(self) -> bool:
+        """The first rank's: eight copies of a 7B's state would take 450 GB of a node's memory."""
+        return self.rank == 0
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Adds up the ranks' gradients: each is divided by the whole minibatch's size already."""

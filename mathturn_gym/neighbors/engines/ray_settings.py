@@ -57,3 +57,22 @@ class RaySettings:
             raise InvalidValueError("start_timeout must be above 0, got 0.0")
         if self.placement is not None and self.placement not in _PLACEMENTS:
             raise_unknown_name("placement", self.placement, _PLACEMENTS)
+
+    def check_devices(self, device: str | None) -> None:
+        """Refuses actors whose models would all go to the first GPU, beside the learner.
+
+        Ray hides GPUs from an actor that asks for a part of them, and hides nothing from one that asks for none.
+
+        Args:
+            device: `PolicyConfig.device`.
+
+        Raises:
+            InvalidValueError: a GPU is visible, `gpus` is 0, and no device is named.
+        """
+        import torch
+
+        if not self.gpus and device is None and torch.cuda.is_available():
+            raise InvalidValueError(
+                "gpus=0: this machine has a GPU, and every actor with a model would load it to cuda:0, beside the learner's; set"
+                " gpus (1, or a share) for the actors, or policy.device='cpu' to leave the GPU to the learner"
+            )

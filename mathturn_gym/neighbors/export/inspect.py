@@ -183,10 +183,12 @@ def _sample(episode: Episode, epoch: int, model: str, texts: TokenTexts) -> Eval
         ChatMessageUser(content=episode.prompt, source="input", metadata=_part(record, 0, episode.prompt_length))
     ]
     events: list[Event] = []
+    # An episode whose prompt did not fit has no turn, and Inspect wants an output.
     output = ModelOutput(model=model)
     ends = [*episode.turn_spans[1:, 0].tolist(), len(episode.ids)]
     for turn, (start, end), follows in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
         output = _output(turn, model, texts, _part(record, start, end))
+        # As `inspect view` shows it: what the completion could have had.
         config = GenerateConfig(max_tokens=turn.budget, logprobs=True)
         events.append(
             ModelEvent(model=model, input=list(messages), tools=[], tool_choice="none", config=config, output=output)
@@ -273,6 +275,7 @@ def _episode(sample: EvalSample, log: str) -> Episode:
     for message in sample.messages:
         for name, column in columns.items():
             column += _own(message, name, who)
+    # Messages do not say whose their ids are: the spans of the turns do.
     mask = np.zeros(len(columns["ids"]), np.int64)
     try:
         for start, end in facts["turn_spans"]:

@@ -69,6 +69,7 @@ def to_trl(
                     f"{_name(episode)} has no id after its prompt, which TRL cannot take: leave it out, or give "
                     f"`empty_id` (the tokenizer's pad id, say) to stand for it, masked"
                 )
+            # Masked: no loss, and a shape that TRL can pad.
             ids, logprobs, mask = [filler], [0.0], [0]
         row = (stream.context.tolist(), ids, logprobs, mask, _episode_return(episode, discount))
         for column, value in zip(columns.values(), row, strict=True):
@@ -110,6 +111,7 @@ def trl_advantages(
     for row, episode, given in zip(result, episodes, advantages, strict=True):
         (stream,) = _streams(episode, None)
         values = stream.values(_checked_values(episode, given))
+        # A stream that is longer than TRL's tensor would put advantages on other tokens.
         if len(values) > len(row):
             raise InvalidValueError(f"width must be at least {len(values)} for {_name(episode)}, got {width}")
         row[: len(values)] = values
@@ -132,6 +134,7 @@ def to_verl(episodes: Sequence[Episode], *, discount: float = 1.0) -> list[dict[
     rows = []
     for episode in episodes:
         for number, stream in enumerate(_streams(episode, None)):
+            # verl wants all log-probs or none.
             known = not bool(np.isnan(stream.logprobs).any())
             rows.append(
                 {
@@ -165,6 +168,7 @@ def to_areal(episode: Episode, *, discount: float = 1.0) -> dict[str, torch.Tens
     import torch
 
     streams = _streams(episode, "AReaL")
+    # Padded to the longest segment: AReaL stacks the rows of an episode.
     width = max(len(stream.all_ids) for stream in streams)
 
     def padded(rows: Sequence[npt.NDArray[Any]], fill: int, dtype: npt.DTypeLike) -> torch.Tensor:
@@ -205,6 +209,7 @@ def to_tinker(episode: Episode, advantages: npt.ArrayLike) -> list[dict[str, Any
     data = []
     for stream in _streams(episode, "tinker"):
         ids = stream.all_ids
+        # A Datum predicts each id from those before it: one id predicts nothing.
         if len(ids) < 2:
             raise InvalidEpisodeError(f"{_name(episode)} has {len(ids)} ids: none predicts another")
         data.append(

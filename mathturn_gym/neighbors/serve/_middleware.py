@@ -6,11 +6,12 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from mathturn_gym.neighbors.serve._protocol import IDLE_CLOSE_CODE, KEY_SUBPROTOCOL
 from mathturn_gym.neighbors.serve.limits import Limits, Metrics
@@ -209,13 +210,13 @@ class _SessionMessages:
 def unreadable(data: str | bytes) -> str | None:
     """What is wrong with a message, or None for a JSON object that every reader behind this one can read.
 
-    Python's own parser takes more than JSON (NaN), and fails in ways that OpenEnv does not expect: `RecursionError` for
-    deep nesting, `ValueError` for an integer of thousands of digits. Halves of surrogate pairs parse, and cannot be sent
+    Python's own parser takes more than JSON (NaN, and 1e999, which no reply can quote), and fails in ways that OpenEnv does
+    not expect: `RecursionError` for deep nesting, `ValueError` for an integer of thousands of digits. Halves of surrogate pairs parse, and cannot be sent
     back.
     """
     try:
         text = data if isinstance(data, str) else data.decode()
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -227,7 +228,12 @@ def unreadable(data: str | bytes) -> str | None:
     return None if isinstance(value, dict) else "must be a JSON object, as text"
 
 
-def _refuse(constant: str) -> None:
+def _finite(number: str) -> float:
+    found = float(number)
+    return found if math.isfinite(found) else _refuse(number[:20])
+
+
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 

@@ -17,7 +17,14 @@ from mathturn_gym.base import VERSION
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.config import EnvConfig, env_parameters
 from mathturn_gym.env.dialogue import completion_ids
-from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, check_int, raise_unknown_name
+from mathturn_gym.errors import (
+    InvalidValueError,
+    MathTurnError,
+    MissingDependencyError,
+    check_int,
+    raise_unknown_name,
+    shown,
+)
 from mathturn_gym.neighbors.serve._protocol import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
 from mathturn_gym.neighbors.serve.limits import Limits, Metrics
 from mathturn_gym.problems import SPLITS, ProblemSource, load_problems
@@ -220,9 +227,11 @@ class MathTurnEnvironment(Environment[MathAction, MathObservation, MathState]):
                 observations carry: "all" of the context, the "new" ones (the default), or "none" (for a client that shows
                 observations to a model as they are). It stays as it was chosen.
         """
-        for name in options:
+        for name, value in options.items():
             if name not in _RESET_OPTIONS:
                 raise_unknown_name("reset option", name, ("seed", "episode_id", *_RESET_OPTIONS))
+            if isinstance(value, list | dict):
+                raise InvalidValueError(f"{name} must be a text or a number, got {shown(value)}")
         options = {name: value for name, value in options.items() if value is not None}
         self._send_tokens = check_send_tokens(options.pop("send_tokens", self._send_tokens))
         seed = None if seed is None else check_int("seed", seed, low=0)

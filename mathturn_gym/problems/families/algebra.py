@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -112,6 +112,7 @@ def systems(draw: Draw, level: int) -> Question:
         return systems(draw, level)
     if level == 3:
         right = [draw.between(-12, 12) for _ in range(size)]
+        # Cramer's rule, exact in fractions.
         bottom = determinant(rows)
         values = [Fraction(determinant(_replaced(rows, right, k)), bottom) for k in range(size)]
     else:
@@ -251,6 +252,7 @@ def factoring(draw: Draw, level: int) -> Question:
     """The constants in the factors of a polynomial."""
     if level <= 2:
         low = 1 if level == 1 else -12
+        # p <= q makes the answer one pair; the verifier compares pairs in order.
         p, q = sorted((draw.nonzero(low, 12), draw.nonzero(low, 12)))
         return Question(
             lambda w: (
@@ -357,18 +359,34 @@ def _recursive(draw: Draw) -> Question:
 class LinearEquation(Generator):
     """`Solve 3x+4=19 for x.` with a in 2..9, x and b in 0..9: 800 equations.
 
-    Args:
-        split: See `Generator`.
-
     >>> problem = LinearEquation().get(seed=0, index=0)
     >>> problem.prompt, problem.gold
     ('Solve 8x+2=34 for x.', ('4',))
     """
 
+    name_of_family: ClassVar[str] = "lins"
+
     def __init__(self, split: str | None = None) -> None:
-        super().__init__("lins", split)
+        super().__init__(self.name_of_family, split)
 
     def draw(self, rng: np.random.Generator) -> Problem:
         """Uniform over the 800."""
         a, x, b = int(rng.integers(2, 10)), int(rng.integers(10)), int(rng.integers(10))
         return Problem("-", f"Solve {a}x+{b}={a * x + b} for x.", str(x))
+
+
+@generator("lins-pairs")
+class LinearEquationByPairs(LinearEquation):
+    """`Solve 3x+4=19 for x.`, split by a and b: no pair of coefficients of a test equation is in training.
+
+    The split of `lins` is by whole equations, so that each of its 80 pairs is in training: what it tests is interpolation.
+
+    >>> LinearEquationByPairs(split="test").get(seed=0, index=0).prompt
+    'Solve 3x+3=24 for x.'
+    """
+
+    name_of_family = "lins-pairs"
+
+    def split_key(self, problem: Problem) -> str:
+        """The equation's left side."""
+        return problem.prompt.partition("=")[0]

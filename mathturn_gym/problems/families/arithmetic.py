@@ -125,6 +125,7 @@ def modular(draw: Draw, level: int) -> Question:
             ),
             a * b % m if product else pow(a, b, m),
         )
+    # Only numbers without a common factor with m have an inverse.
     a = draw.coprime(2, m - 1, m)
     if level == 4:
         return whole(
@@ -227,6 +228,7 @@ def bases(draw: Draw, level: int) -> Question:
             ),
             digits,
         )
+    # Bases up to 9: letters for digits would ask for a convention, not for arithmetic.
     other = draw.pick([b for b in range(2, 10) if b != base])
     return Question(
         lambda w: (
@@ -247,6 +249,7 @@ def _in_base(number: int, base: int) -> str:
 @family("percentages")
 def percentages(draw: Draw, level: int) -> Question:
     """Percentages and parts of a quantity."""
+    # Multiples of 5 % of multiples of 20 are whole numbers.
     percent = 5 * draw.between(1, 19)
     if level == 1:
         amount = 20 * draw.between(1, 50)
@@ -299,11 +302,7 @@ def _percent(w: Writer, number: int) -> str:
 
 @generator("add", range(1, 10), shown=(1, 2, 3))
 class Addition(Generator):
-    """`What is 3+4?` with operands of at most `digits` digits and a sum of at most `digits` digits.
-
-    Args:
-        digits: Digits of the largest number, 1 to 9.
-        split: See `Generator`.
+    """`What is 3+4?` with operands of at most `digits` digits (1 to 9) and a sum of at most `digits` digits.
 
     >>> Addition(1).get(seed=0, index=0).prompt
     'What is 2+3?'
@@ -324,11 +323,7 @@ class Addition(Generator):
 
 @generator("mul", range(1, 10), shown=(2,))
 class Multiplication(Generator):
-    """`What is 12*34?` with two factors of exactly `digits` digits.
-
-    Args:
-        digits: Digits of each factor, 1 to 9.
-        split: See `Generator`.
+    """`What is 12*34?` with two factors of exactly `digits` digits (1 to 9).
 
     >>> Multiplication(2).get(seed=0, index=0).prompt
     'What is 81*24?'

@@ -70,8 +70,8 @@ def _slope(coefficients: list[int]) -> list[int]:
     return [coefficient * (degree - place) for place, coefficient in enumerate(coefficients[:-1])] or [0]
 
 
-def _random_polynomial(draw: Draw, degree: int, high: int = 9) -> list[int]:
-    return [draw.nonzero(-high, high), *(draw.between(-high, high) for _ in range(degree))]
+def _random_polynomial(draw: Draw, degree: int) -> list[int]:
+    return [draw.nonzero(-9, 9), *(draw.between(-9, 9) for _ in range(degree))]
 
 
 @family("derivatives")

@@ -11,53 +11,13 @@ from mathturn_gym.problems.families._writing import Draw, Writer
 from mathturn_gym.problems.families.registry import Question, family, whole
 
 # Their letters repeat, or not: with parts of them the level has enough questions.
-_WORDS: Final = [
-    "BANANA",
-    "LEVEL",
-    "PEPPER",
-    "SUMMER",
-    "TOMATO",
-    "LETTER",
-    "BALLOON",
-    "COFFEE",
-    "PUZZLE",
-    "KITTEN",
-    "MAMMAL",
-    "SUCCESS",
-    "ASSESS",
-    "CANDLE",
-    "ORANGE",
-    "NUMBER",
-    "SQUARE",
-    "GREEN",
-    "APPLE",
-    "CHEESE",
-    "STATISTICS",
-    "TENNESSEE",
-    "PARALLEL",
-    "ACCORD",
-    "BUBBLE",
-    "COMMON",
-    "DIVIDE",
-    "ELEVEN",
-    "FOLLOW",
-    "GIGGLE",
-    "HAMMER",
-    "INFINITY",
-    "MINIMUM",
-    "ALGEBRA",
-    "RATIO",
-    "PRIME",
-    "FACTOR",
-    "MATRIX",
-    "VECTOR",
-    "ANGLE",
-    "CIRCLE",
-    "GRAPH",
-    "SERIES",
-    "LIMIT",
-    "DERIVE",
-]
+_WORDS: Final = (
+    "BANANA", "LEVEL", "PEPPER", "SUMMER", "TOMATO", "LETTER", "BALLOON", "COFFEE", "PUZZLE", "KITTEN", "MAMMAL",
+    "SUCCESS", "ASSESS", "CANDLE", "ORANGE", "NUMBER", "SQUARE", "GREEN", "APPLE", "CHEESE", "STATISTICS",
+    "TENNESSEE", "PARALLEL", "ACCORD", "BUBBLE", "COMMON", "DIVIDE", "ELEVEN", "FOLLOW", "GIGGLE", "HAMMER",
+    "INFINITY", "MINIMUM", "ALGEBRA", "RATIO", "PRIME", "FACTOR", "MATRIX", "VECTOR", "ANGLE", "CIRCLE", "GRAPH",
+    "SERIES", "LIMIT", "DERIVE",
+)  # fmt: skip
 
 
 @family("combinatorics")
@@ -81,6 +41,7 @@ def combinatorics(draw: Draw, level: int) -> Question:
         if draw.between(0, 1):  # a part of a word, so that the level does not run out of questions
             start = draw.between(0, len(word) - 4)
             word = word[start : start + draw.between(4, len(word))]
+        # Letters that are alike may change places without another order coming of it.
         ways = math.factorial(len(word)) // math.prod(math.factorial(count) for count in Counter(word).values())
         return whole(lambda w: f"In how many different orders can all the letters of {word} be arranged?", ways)
     if level == 4:
@@ -94,6 +55,7 @@ def combinatorics(draw: Draw, level: int) -> Question:
         sum_text = " + ".join(names)
         return f"How many solutions in {kind} whole numbers does {w(f'{sum_text} = {n}')} have?"
 
+    # Stars and bars: n stars and k - 1 bars between them, at most one in each gap where all are positive.
     return whole(write, math.comb(n - 1, k - 1) if positive else math.comb(n + k - 1, k - 1))
 
 
@@ -117,6 +79,7 @@ def _paths(draw: Draw) -> Question:
             f"A path goes from {w('(0, 0)')} to {w(f'({right}, {up})')} in steps of one unit to the right or up. How many"
             f" such paths pass through {w(f'({x}, {y})')}?"
         ),
+        # Paths to the point, times paths from it to the end.
         math.comb(x + y, x) * math.comb(right - x + up - y, right - x),
     )
 

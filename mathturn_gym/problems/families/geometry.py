@@ -116,6 +116,7 @@ def _triangle(draw: Draw) -> Question:
     )
 
 
+# Values at multiples of 15 degrees as sums of c·√r, written r -> c: exact, and easy to add.
 _SINE: Final[dict[int, dict[int, Fraction]]] = {
     0: {},
     15: {6: Fraction(1, 4), 2: Fraction(-1, 4)},
@@ -146,6 +147,7 @@ def _value(function: str, degrees: int) -> dict[int, Fraction] | None:
             return {root: -value for root, value in (_value("sin", degrees - 180) or {}).items()}
         return _SINE[min(degrees, 180 - degrees)]
     degrees %= 180
+    # The tangent has no value there: another angle is drawn.
     if degrees == 90:
         return None
     if degrees > 90:

@@ -88,22 +88,16 @@ class Follower:
         self._curves: list[Curves] = []
         self._drawn = 0
         self._texts = self._find_texts()
-        self._take()
 
     def _refresh(self) -> None:
+        """Packs what was not read yet; where files were replaced, everything."""
         names = run_names(self._paths)
         found = [file for path, label in zip(self._paths, names, strict=True) for _, file in set_files(path, label)]
         if found != [one.log.path for one in self._logs] or any(one.log.shrunk for one in self._logs):
             self._begin()
-        else:
-            self._take()
-
-    def _take(self) -> None:
-        """Packs what was not read yet."""
         for number, one in enumerate(self._logs):
             for block in blocks(one.log.read(growing=True), self._texts):
                 self._blocks.append((number, block))
-        names = run_names(self._paths)
         curves = [curve for path, name in zip(self._paths, names, strict=True) for curve in read_curves(path, name)]
         if curves_json(curves) != curves_json(self._curves):
             self._curves, self._drawn = curves, self._drawn + 1

@@ -10,8 +10,7 @@ A judge is `ServerJudge`, or any function of a `JudgeQuestion`.
 
 from __future__ import annotations
 
+from mathturn_gym.verifier.judge._judge import JudgeCounts, JudgeQuestion, ServerJudge
 from mathturn_gym.verifier.judge._judged import JudgedVerifier
-from mathturn_gym.verifier.judge._question import JudgeCounts, JudgeQuestion
-from mathturn_gym.verifier.judge._server import ServerJudge
 
 __all__ = ["JudgeCounts", "JudgeQuestion", "JudgedVerifier", "ServerJudge"]

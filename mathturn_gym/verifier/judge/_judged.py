@@ -8,24 +8,20 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 from weakref import WeakSet
 
 from mathturn_gym.base.import_paths import import_object, import_path_of
 from mathturn_gym.base.user_functions import awaited_together, check_takes, name_of
-from mathturn_gym.errors import (
-    InvalidValueError,
-    MissingDependencyError,
-    VerifierError,
-    check_int,
-)
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, VerifierError, check_int
 from mathturn_gym.types import Status, TurnContext, Verdict
 from mathturn_gym.verifier._verifier import Gold, TextKind, Verifier, wait_in_thread
-from mathturn_gym.verifier.judge._question import (
+from mathturn_gym.verifier.judge._judge import (
     MAX_JUDGED,
     JudgeCounts,
     JudgeQuestion,
@@ -57,8 +53,7 @@ class _Outcome(NamedTuple):
     remembered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(NamedTuple):
     """A verdict that calls for the judge."""
 
     place: int
@@ -122,7 +117,7 @@ class JudgedVerifier:
         self._against = None if against is None else _second(against)
         self.budget = None if budget is None else check_int("budget", budget, low=0)
         self.whole_response = whole_response
-        self.judge_name: str = getattr(judge, "name", None) or _path_or_name(self.judge)
+        self.judge_name: str = getattr(judge, "name", None) or import_path_of(self.judge) or name_of(self.judge)
         self._given = {"judge": judge, "verifier": verifier, "against": against, "budget": budget}
         self._given |= {"cache": cache, "whole_response": whole_response}
         self._memory = Memory(None if cache is None else Path(cache))
@@ -144,17 +139,7 @@ class JudgedVerifier:
     # ---- verdicts
 
     def verify(self, response: str, gold: Gold, *, kind: TextKind = "response", prompt: str = "") -> Verdict:
-        """Judges one response; see `Verifier.verify`.
-
-        Args:
-            response: What the model wrote.
-            gold: The accepted answer, or several.
-            kind: As in `Verifier.verify`.
-            prompt: The problem's text, for the judge.
-
-        Raises:
-            MathTurnError: as for `verify_batch`.
-        """
+        """Judges one response; see `verify_batch` and `Verifier.verify`. `prompt` is the problem's text, for the judge."""
         return self.verify_batch([response], [gold], kind=kind, prompts=[prompt])[0]
 
     async def averify(self, response: str, gold: Gold, *, kind: TextKind = "response", prompt: str = "") -> Verdict:
@@ -200,12 +185,10 @@ class JudgedVerifier:
         seconds = time.perf_counter() - start
         for case, outcome in zip(cases, outcomes, strict=True):
             verdicts[case.place] = self._judged(verdicts[case.place], case, outcome, seconds)
-        self._count(
-            verdicts=len(verdicts),
-            disagreements=sum(case.disagreement for case in cases),
-            remembered=sum(outcome.remembered for outcome in outcomes),
-            **{name: sum(outcome.name == name for outcome in outcomes) for name in {one.name for one in outcomes}},
-        )
+        told = Counter(verdicts=len(verdicts), disagreements=sum(case.disagreement for case in cases))
+        told.update([one.name for one in outcomes] + ["remembered" for one in outcomes if one.remembered])
+        with self._lock:
+            self._counts = self._counts.plus(**told)
         return verdicts
 
     def _cases(
@@ -217,21 +200,16 @@ class JudgedVerifier:
         prompts: Sequence[str],
     ) -> list[_Case]:
         """What calls for the judge: undecided cases, and those on which the other verifier says otherwise."""
-        differ = [False] * len(verdicts)
-        if self._against is not None:
-            says = self._against(responses, golds, kind)
-            differ = [right != verdict.correct for right, verdict in zip(says, verdicts, strict=True)]
-        return [
-            _Case(place, self._question(verdict, responses[place], golds[place], prompts[place]), differ[place])
-            for place, verdict in enumerate(verdicts)
-            if verdict.status is Status.UNDECIDED or differ[place]
-        ]
-
-    def _question(self, verdict: Verdict, response: str, gold: Gold, prompt: str) -> JudgeQuestion:
-        accepted = (gold,) if isinstance(gold, str) else tuple(gold)
-        if self.whole_response or verdict.answer is None:
-            return JudgeQuestion(accepted, response[-MAX_JUDGED:], prompt)
-        return JudgeQuestion(accepted, verdict.answer, prompt)
+        cases = []
+        says = [one.correct for one in verdicts] if self._against is None else self._against(responses, golds, kind)
+        for place, (verdict, response, gold, prompt, right) in enumerate(
+            zip(verdicts, responses, golds, prompts, says, strict=True)
+        ):
+            if verdict.status is Status.UNDECIDED or right != verdict.correct:
+                shown = response[-MAX_JUDGED:] if self.whole_response or verdict.answer is None else verdict.answer
+                question = JudgeQuestion((gold,) if isinstance(gold, str) else tuple(gold), shown, prompt)
+                cases.append(_Case(place, question, right != verdict.correct))
+        return cases
 
     def _judged(self, verdict: Verdict, case: _Case, outcome: _Outcome, seconds: float) -> Verdict:
         """The verdict with what the judge made of it."""
@@ -249,18 +227,12 @@ class JudgedVerifier:
 
     def _outcomes(self, questions: Sequence[JudgeQuestion]) -> list[_Outcome]:
         """What comes of each question: remembered, under way in another thread, asked now, or not to be asked."""
-        found: list[_Outcome | Future[_Outcome]] = []
         mine: dict[str, JudgeQuestion] = {}
         with self._lock:
-            for question in questions:
-                found.append(self._begin(question, mine))
+            found = [self._begin(question, mine) for question in questions]
         if mine:
             self._ask(mine)
-        return [
-            # A caller that waits for the question of another case did not ask it.
-            one if isinstance(one, _Outcome) else one.result()
-            for one in found
-        ]
+        return [one if isinstance(one, _Outcome) else one.result() for one in found]
 
     def _begin(self, question: JudgeQuestion, mine: dict[str, JudgeQuestion]) -> _Outcome | Future[_Outcome]:
         """An outcome that is known, or one to come; notes in `mine` what is to be asked now. The lock is held."""
@@ -360,10 +332,6 @@ class JudgedVerifier:
                 f" because of {type(raised[-1]).__name__}: {raised[-1]}"
             ) from raised[-1]
 
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            self._counts = self._counts.plus(**more)
-
     # ---- life
 
     def warm(self) -> None:
@@ -398,34 +366,25 @@ _ALL: WeakSet[JudgedVerifier] = WeakSet()
 
 
 def _renew_all() -> None:
+    """In a forked process, which inherits locks, and not the threads that hold them."""
     for one in _ALL:
         one._renew()
 
 
-# A forked process inherits locks, and not the threads that hold them.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
 
 
 def _loaded(judge: Judge | str) -> Judge:
-    found: Any = judge
-    if isinstance(judge, str):
-        if judge.startswith(("http://", "https://")):
-            raise InvalidValueError(
-                "judge must be a ServerJudge(url, model), a function of a JudgeQuestion or 'module:name'"
-            )
-        found = import_object("judge", judge)
+    is_url = isinstance(judge, str) and judge.startswith(("http://", "https://"))
+    found: Any = import_object("judge", judge) if isinstance(judge, str) and not is_url else judge
     if not callable(found):
         raise InvalidValueError(
-            f"judge must be a ServerJudge, a function of a JudgeQuestion or 'module:name', got {judge!r}"
+            f"judge must be a ServerJudge(url, model), a function of a JudgeQuestion or 'module:name', got {judge!r}"
         )
     check_takes("judge", found, "question")
     loaded: Judge = found
     return loaded
-
-
-def _path_or_name(judge: Judge) -> str:
-    return import_path_of(judge) or name_of(judge)
 
 
 def _second(against: Any) -> Callable[[Sequence[str], Sequence[Gold], TextKind], list[bool]]:

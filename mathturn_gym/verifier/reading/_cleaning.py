@@ -5,6 +5,7 @@ Everything here is a handful of linear passes over a text of bounded length; not
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from typing import Final
@@ -149,11 +150,9 @@ def _to_ascii(text: str) -> str:
 
 
 # What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
-_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,\}|/|percent|pct|:=")
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,?\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
-_FONTS = (
-    "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
-)
+_FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
 _TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
 _STYLES = (
     "displaystyle textstyle scriptstyle limits nolimits strut mathstrut relax nonumber notag centering noindent tiny scriptsize "
@@ -199,10 +198,13 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         # A sign of currency in front of a number is its unit.
         (
             "$ \\",
-            r"\\\$\s*(-?\d[\d,]*(?:\.\d+)?|-?\.\d+)(?=\s*(?:$|[$.;})\x01]|,\s|\\text\s*\{\s*(?:and|or|\}|dollars?)))",
+            r"(?<!\d)\\\$\s*(-?\d[\d,]*(?:\.\d+)?|-?\.\d+)(?=\s*(?:$|[$.;})\x01]|,\s|\\text\s*\{\s*(?:and|or|\}|dollars?)))",
             r"\1\\text{ dollars}",
         ),
-        ("$ \\", r"\\\$|\$", ""),
+        (r"\num", r"\\num\s*\{(-?[\d.,]+)\}", r"\1"),
+        (r"\text", r"\A\s*\\text\s*\{\s*USD\s*\}\s*([\d.,]+)\s*\Z", r"\1\\text{ dollars}"),
+        (r"\mathbb", r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\^|_)\s*(?:\{\s*(?:>\s*0|\+)\s*\}|\+)", r"(0,\\infty)"),
+        ("$ \\", r"(?<!\d)\\?\$|\\?\$(?!\d)", ""),
         (
             r"\ {,}",
             r"(?<=\d),\s*\\!\s*(?=\d{3})|(?<=\d)\s*\{\s*,\s*\}\s*(?=\d{3})|(?<=\d)(?:\\[,; ]|~)(?=\d{3}(?!\d))",
@@ -235,8 +237,8 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
             r"(?<![\d}).] )(?<![\d}).])\\text\s*\{\s*([A-Za-z])\s*\}|\\text\s*\{\s*([A-IMO-UX-Zabcdefijknopqruvwxyz])\s*\}",
             r"{\1\2}",
         ),
-        (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}", r"{\1}"),
-        (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]+)\s*\}", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*\(([A-Z])\)\s*\}(?!\s*\S)", r"{\1}"),
+        (r"\text", r"\\text\s*\{\s*([-+]?[\d.,]*\d[\d.,]*)\s*\}", r"{\1}"),
         (r"\text", r"\\text\s*\{([\d\s,.]+(?:(?:and|or)[\d\s,.]+)+)\}", r"\1"),
         (
             r"\textdegree \degree \deg \circ",
@@ -253,7 +255,9 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         (r"\begin", r"\\begin\{(?:[pbBvV]?(?:small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?", r"\\begin{matrix}"),
         (r"\end", r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
         ("percent pct", r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
-        ("\\", r"\\#", ""),
+        ("{}", r"(?<=\d)\{\}(?=\d)", ""),
+        # A comma in braces is a decimal one, but for thousands, which were read above.
+        ("{,}", r"(?<=\d)\{,\}(?=\d)", ","),
     ]
 ]
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
@@ -394,7 +398,7 @@ def clean(text: str) -> str:
     if (sign := _BEFORE.match(text)) is not None:
         text = text[sign.end() :]
     if not text[-1:].isalnum():
-        text = text.rstrip(_AFTER)
+        text = text.rstrip(_AFTER + "\\" if text.endswith(("\\", "\\ ")) else _AFTER)
     text = text.strip()
     if text.startswith("\\{") and (builder := _BUILDER.fullmatch(text)) is not None:
         text = builder["condition"].strip()
@@ -403,6 +407,8 @@ def clean(text: str) -> str:
     elif text.startswith("[") and text.endswith("]") and not any(sign in text[1:-1] for sign in "[](),"):
         text = text[1:-1].strip()
     text = " ".join(text.split())
+    if "P(" in text or "P (" in text:
+        text = _CONDITION.sub(r"\1\\mid \2", text)
     if "'" in text:
         text = _SWISS_THOUSANDS.sub(lambda match: match.group().replace("'", ""), text)
     if text[:1].isdigit() and (ordinal := _ORDINAL.fullmatch(text)) is not None:
@@ -433,6 +439,7 @@ def _without_frame(text: str) -> str:
     return " ".join(entry for entry in entries if entry) if broken else text
 
 
+_CONDITION = re.compile(r"(P\s?\([^()|]{1,60})\|([^()|]{1,60}\))")
 _SWISS_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
 _BRACED_COMMA = re.compile(r"\{\s*,\s*\}")
 _ORDINAL = re.compile(r"(\d+)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)(?:\s*\})*")
@@ -468,17 +475,29 @@ def _unbraced(text: str) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=2048)
+def _rules_for(signs: frozenset[str]) -> tuple[tuple[int, re.Pattern[str], str], ...]:
+    """The rules that may apply to a text with these signs, with their places among all."""
+    return tuple(
+        (index, pattern, replacement)
+        for index, (needed, pattern, replacement) in enumerate(_RULES)
+        if not needed.isdisjoint(signs)
+    )
+
+
 def _respelt(text: str) -> str:
     """The text after all rules that may apply to it, in their order."""
-    found = _SIGNS.intersection(_SIGN.findall(text))
-    if not found:
-        return text
-    for signs, pattern, replacement in _RULES:
-        if not signs.isdisjoint(found):
-            changed = pattern.sub(replacement, text)
-            if changed != text:
-                text = changed
-                found = _SIGNS.intersection(_SIGN.findall(text))
+    signs = _SIGNS.intersection(_SIGN.findall(text))
+    done = -1
+    while signs:
+        for index, pattern, replacement in _rules_for(signs):
+            if index > done and (changed := pattern.sub(replacement, text)) != text:
+                # Other signs may stand there now, and other rules apply.
+                text, done = changed, index
+                signs = _SIGNS.intersection(_SIGN.findall(text))
+                break
+        else:
+            break
     return text
 
 

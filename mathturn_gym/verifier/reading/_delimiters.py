@@ -74,7 +74,7 @@ def _last_box_of_many(text: str) -> tuple[int, int, int] | None:
 
 def _with_what_is_around(text: str, box: tuple[int, int, int]) -> tuple[int, int, int]:
     r"""A box, or the box around it where that holds more: `\\boxed{\\boxed{18}+1}` is no 18."""
-    command, start, end = box
+    command, _start, end = box
     before = _last_opened(text, command)
     if before is None or closing_brace(text, before.end()) < end:
         return box

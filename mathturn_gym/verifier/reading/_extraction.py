@@ -14,8 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from mathturn_gym.verifier.reading._delimiters import WINDOW, Formula, Span, boxed, closing_brace, formulas
 from mathturn_gym.verifier.reading._statements import (
@@ -59,7 +58,8 @@ _IS = (
 _SENTENCE_CUE = re.compile(
     rf"(?:{_ANSWER}){_MARKUP}"
     # What the answer is to: "answer to the question is", "answer, in centimeters:".
-    r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot)"
+    r"(?:[ \t]+(?!choice|key|option|sheet|must|should|can|could|may|might|does|do|did|has|have|not|cannot|"
+    r"(?:no|non|never|ne|n['’]est|pas|nicht|kein\w*|niet|não|nem|ikke|inte|nie|не|bukan|tidak|không|nunca|jamais)\b)"
     r"[^\s.:;!?。：！？=]{1,24}){0,8}?(?:[^\s\x00-\x7f。：！？]{0,10}?)"
     rf"(?:[ \t]*(?:(?<![a-zA-Z]){_IS}(?![a-zA-Z])|[:：=])|(?<=[案え답]))(?:\s?(?:option|choice|选项)(?=[\s(]{{0,3}}[A-Z]\b))?",
     re.IGNORECASE,
@@ -77,7 +77,11 @@ _OR = re.compile(r"\bor\b")
 _MATHS = re.compile(r"[\d\\=<>^+*/√π∞-]|\$|^\(?[A-Z]\)?$")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
 _STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know))\b", re.IGNORECASE)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know)|(?:real|true|actual|correct) "
+    r"(?:answer|value|result|one) (?:is|was|should))\b",
+    re.IGNORECASE,
+)
 _ITEM = re.compile(r"[ \t]{0,20}(?:[-*•]|\(?\d{1,2}[.)])[ \t]+")
 # Letters that are words of English where a sentence ends in them: "This is a".
 _PROSE_LETTERS = frozenset("aI")
@@ -86,8 +90,11 @@ _BULLET = re.compile(r"[ \t]{0,20}[-*•][ \t]+")
 _AFTERWORD = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
+# In a sentence `3 5` is no 35; in a formula no space is drawn.
+_APART = re.compile(r"(?<![\d.,])\d(?: \d)+(?![\d.,/])")
+
+
+class Extraction(NamedTuple):
     """An answer as it stands in a response.
 
     Args:
@@ -103,12 +110,18 @@ class Extraction:
     start: int
     end: int
     rule: str
-    behind: str = field(default="", repr=False, compare=False)
+    behind: str = ""
 
     @property
     def measured(self) -> str:
-        """The answer with what it counts: a measure that is not the gold's is compared too."""
-        return f"{self.text}\\text{{ {self.behind}}}" if self.behind else self.text
+        """The answer as it is compared: with what it counts, and with the spaces between digits that a sentence draws."""
+        text = self.text
+        if " " in text and "\\" not in text and self.rule in _SENTENCES:
+            text = _APART.sub(lambda digits: digits.group().replace(" ", "\\ "), text)
+        return f"{text}\\text{{ {self.behind}}}" if self.behind else text
+
+
+_SENTENCES = ("tag", "hash", "phrase", "whole", "line")
 
 
 def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | None:
@@ -125,7 +138,7 @@ def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | 
     >>> extract("\\boxed{1} and \\boxed{2}").text
     '1, 2'
     >>> extract("Final Answer: The largest $n$ is 34."), extract("It is 34?", "lenient").rule
-    (Extraction(text='34', start=33, end=35, rule='phrase'), 'number')
+    (Extraction(text='34', start=33, end=35, rule='phrase', behind=''), 'number')
     """
     offset = max(0, len(response) - MAX_RESPONSE)
     text = response[offset:] if offset else response
@@ -232,7 +245,7 @@ def _value(text: str, start: int, end: int, rule: str) -> Extraction | None:
     if span is None or behind is None:
         return None
     found = _trimmed(text, *_undelimited(text, *span), rule)
-    return found and replace(found, behind=behind)
+    return found and found._replace(behind=behind)
 
 
 def _told(text: str, *, strict: bool) -> Extraction | None:

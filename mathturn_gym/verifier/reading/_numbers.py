@@ -104,7 +104,14 @@ for _line in _TABLE.split("\n")[1:-1]:
     _CANONICAL |= dict.fromkeys(_spellings, (_dimension, Fraction(_size)))
 # Pounds of mass or of money: equal to either, and converted to neither.
 _POUNDS = frozenset(("pound", "pounds"))
-_COMPOUND = {"mph": "miles/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "fps": "feet/second", "knots?": "nmi/hour"}
+_COMPOUND = {
+    "mph": "miles/hour",
+    "kph": "km/hour",
+    "kmh": "km/hour",
+    "kmph": "km/hour",
+    "fps": "feet/second",
+    "knots?": "nmi/hour",
+}
 _SIGNS = frozenset(("degrees", "degree", "percent", "pct", "%", "°", "°C", "°F", "² ", "²", "³"))
 _WORD = re.compile(r"[a-z]+")
 
@@ -135,7 +142,11 @@ def _one_unit(text: str) -> Unit | None:
     """The only known unit among some words, with its power; None where there is none, or several."""
     words = _WORD.findall(text)
     written = _POWER.search(text)
-    power = int(written[1] + written[2]) if written is not None else max((_POWERS.get(word, 1) for word in words), default=1)
+    power = (
+        int(written[1] + written[2])
+        if written is not None
+        else max((_POWERS.get(word, 1) for word in words), default=1)
+    )
     found = [_CANONICAL[word] for word in words if word in _CANONICAL]
     if any(word in _POUNDS for word in words) and not found:
         return Unit((("pounds", power),), Fraction(1))
@@ -180,6 +191,29 @@ def is_angle(units: tuple[str, ...]) -> bool:
     return unit is not None and unit.dimensions in ((("degrees", 1),), (("radians", 1),)) and unit.size == 1
 
 
+_SUMMED = re.compile(r"(-?[\d.]+)\s*([a-z]+)\.?,?\s*(?:and\s+)?([\d.]+)\s*([a-z]+)\.?")
+
+
+def summed(text: str) -> str | None:
+    r"""A measure that is told in two units, in the first of them; None for anything else.
+
+    >>> summed("2 hours 30 minutes"), summed("3 dollars and 50 cents"), summed("5 feet 3 hours")
+    ('\\frac{5}{2}\\text{ hours}', '\\frac{7}{2}\\text{ dollars}', None)
+    """
+    match = _SUMMED.fullmatch(text)
+    if match is None:
+        return None
+    first, second = _CANONICAL.get(match[2]), _CANONICAL.get(match[4])
+    values = literal_value(match[1]), literal_value(match[3])
+    if first is None or second is None or first[0] != second[0] or first[1] <= second[1] or None in values:
+        return None
+    whole, part = (value or Fraction(0) for value in values)
+    if whole < 0 or part * second[1] >= first[1]:
+        return None
+    value = whole + part * second[1] / first[1]
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}\\text{{ {match[2]}}}"
+
+
 def conversion(gold: tuple[str, ...], answer: tuple[str, ...]) -> Fraction | None:
     """The factor from the answer's unit to the gold's; 1 unless both are known, None where they measure different things.
 
@@ -206,8 +240,33 @@ def conversion(gold: tuple[str, ...], answer: tuple[str, ...]) -> Fraction | Non
 
 # What is counted may be called by these, whatever it is.
 _ANYTHING = frozenset(
-    "unit units total item items thing things object objects piece pieces way ways time times people person student students "
-    "each per in of the left".split()
+    [
+        "unit",
+        "units",
+        "total",
+        "item",
+        "items",
+        "thing",
+        "things",
+        "object",
+        "objects",
+        "piece",
+        "pieces",
+        "way",
+        "ways",
+        "time",
+        "times",
+        "people",
+        "person",
+        "student",
+        "students",
+        "each",
+        "per",
+        "in",
+        "of",
+        "the",
+        "left",
+    ]
 )
 
 

@@ -95,10 +95,14 @@ _PLUS_MINUS: Final[dict[str, NodeKind]] = {"\\pm": "pm", "\\mp": "mp"}
 # Functions that are node kinds of their own, since brackets write them too.
 _OWN_KINDS: Final[dict[str, NodeKind]] = {"abs": "abs", "floor": "floor", "ceil": "ceil"}
 _TIMES: Final[dict[str, NodeKind]] = {"*": "mul", "/": "div", "div": "obelus"}
+# Signs that begin a factor whose sign of multiplication was left out.
+_STARTS_FACTOR = frozenset(
+    ("(", "{", "[", "\\sqrt", "\\frac", "\\binom", "\\lfloor", "\\lceil", "\\begin{matrix}", *_ACCENTS, *_CONSTANTS)
+) | {f"\\{name}" for name in GREEK}
 
 
 class Parsed:
-    """What a text holds: its tree and the units that were written behind numbers.
+    r"""What a text holds: its tree and the units that were written behind numbers.
 
     Args:
         node: The tree.
@@ -135,7 +139,9 @@ def parse(text: str, *, thousands: bool = True) -> Parsed:
         raise ParseError("too deep") from None
     check_depth(node)
     node = ungroup(node)
-    approximate = parser.approximate and isinstance(node.value, tuple) and node.value[0] == "~" and is_name(node.args[0])
+    approximate = (
+        parser.approximate and isinstance(node.value, tuple) and node.value[0] == "~" and is_name(node.args[0])
+    )
     if parser.approximate:
         node = without_approximation(node)
     return Parsed(node, tuple(parser.units), parser.degrees, approximate)
@@ -182,6 +188,12 @@ def _function(name: str, argument: Node, base: Node | None) -> Node:
         return argument.args[0]  # sin(arcsin x) is x wherever it is anything
     if name in _RECIPROCALS:
         return Node("div", (number(1), Node("fn", (argument,), _RECIPROCALS[name])))
+    if name in ("max", "min") and argument.kind == "tuple" and len(argument.args) == 2:
+        # The larger of two is their mean and half of their distance.
+        one, other = argument.args
+        difference = Node("abs", (Node("add", (one, Node("neg", (other,)))),))
+        distance = difference if name == "max" else Node("neg", (difference,))
+        return Node("div", (Node("add", (one, other, distance)), number(2)))
     if name in _OF_RECIPROCALS:
         return Node("fn", (Node("div", (number(1), argument)),), _OF_RECIPROCALS[name])
     return Node("fn", (argument,) if base is None else (argument, base), name)
@@ -232,11 +244,9 @@ class _Parser:
             return True
         if token.value == "|":
             return self.bars == 0
-        return token.kind == "op" and (
-            token.value in ("(", "{", "[", *_ACCENTS, "\\sqrt", "\\frac", "\\binom", "\\lfloor", "\\lceil", "\\begin{matrix}")
-            or token.value in _CONSTANTS
-            or token.value[1:] in GREEK
-        )
+        if token.value == "[" and all(later.value != "]" for later in self.tokens[self.at + 1 :]):
+            return False  # `[1, 2[`
+        return token.kind == "op" and token.value in _STARTS_FACTOR
 
     def unit(self, token: Token, left: Node) -> bool:
         """Takes the unit behind an operand; False where the text joins alternatives and is no unit."""
@@ -633,12 +643,15 @@ class _Parser:
         self.at += 1
         bars, self.bars = self.bars, 0
         inner = self.list_of()
+        if self.take("\\mid"):
+            # One event under the condition of another: P(A | B).
+            inner = Node("rel", (inner, self.list_of()), ("\\mid",))
         self.bars = bars
         closing = self.peek()
         if closing is None or closing.value not in (")", "]", "["):
             raise ParseError("bracket not closed")
         self.at += 1
-        if closing.value == "[" and opening != "]":
+        if closing.value == "[" and (opening == "(" or inner.kind != "list"):
             raise ParseError("bracket not closed")
         left = "[" if opening == "[" else "("
         right = "]" if closing.value == "]" else ")"

@@ -36,7 +36,7 @@ PARTS |= {f"{name}s": value for name, value in PARTS.items() if name[-1] != "s"}
 # Before a value: a closed grammar. What is asked is named by these words, in front of "is" or a sign of equality.
 _FILLERS = _listed(
     """
-    a an the of to exactly precisely just simply total answer answers final result value so thus hence therefore
+    a an ans in the of to exactly precisely just simply total answer answers final result value so thus hence therefore
     then and equal overall altogether there it this that we i get have find obtain conclude indeed finally now
     approximately usd dollar dollars euro euros
     """
@@ -114,7 +114,7 @@ _CHANGES = _listed(
     ignored ignoring extraneous inadmissible forbidden disallowed counterexample contradiction contradictory lie
     lies lying doubtful doubt doubts questionable hypothetical hypothetically fictional conjecture conjectured
     estimate estimated estimates estimation tentative random typo typos actually vs versus against contrary unequal
-    different differs differ differing distinct disagree avoid avoided avoiding missing misses miss fails fail
+    differs differ differing disagree avoid avoided avoiding missing misses miss fails fail
     failed failing unacceptable insufficient inadequate outside is isn't are aren't was wasn't were be been being am
     equal equals equaled has had have having do does doesn't did didn't don't can cannot can't could couldn't may
     might must mustn't shall should shouldn't will won't would wouldn't ought let lets become becomes became
@@ -123,17 +123,21 @@ _CHANGES = _listed(
     however yet still whereas otherwise else as than to from by with within into onto out on upon at through
     throughout across via amid among between along toward towards for regarding concerning according depending
     depends subject it its it's itself this that these those he she they we you i who whom whose which what why how
-    me him us them such same some always sideways anything something everything all many much several few enough himself herself
+    me him us them such same some always sideways sometimes besides nowadays
+    afterwards basis ones twos threes fours fives sixes sevens eights nines tens twelves twenties thirties forties fifties
+    sixties seventies eighties nineties multiples minuses pluses grands folds sums ratios averages digits percentiles anything something everything all many much several few enough himself herself
     themselves ourselves myself yourself here there
     """
 )
 _COUNTING_LY = _listed(
     """
-    exactly precisely family assembly supply jelly fly lily belly butterfly early daily weekly monthly yearly hourly
+    exactly precisely only family assembly supply jelly fly lily belly butterfly early daily weekly monthly yearly hourly
     july italy reply ally bully
     """
 )
-_TOTALS = re.compile(r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b")
+_TOTALS = re.compile(
+    r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b"
+)
 _MAX_COUNTED = 12
 # Where sentences end in their verb.
 _FINAL = re.compile(r"(?:です|である|だ|입니다|이다|है|হয়|ครับ|ค่ะ)[\s。.]*\Z")
@@ -143,7 +147,7 @@ _UNCOUNTED = _listed(
     """
     people men women children feet teeth mice geese fish sheep deer dice data cattle police oxen criteria fries
     total totals altogether together remaining left combined overall apiece unit work wide long tall high deep thick
-    old away percent pm am usd hrs per
+    old away percent pm am usd hrs per text
     """
 )
 # Words in -s that name nothing.
@@ -217,6 +221,8 @@ def may_precede(words: str) -> bool:
     >>> [may_precede(words) for words in ("The answer is", "exactly", "half of", "the largest value of $n$ is", "never")]
     [True, True, False, True, False]
     """
+    if "\\{" in words or "\\(" in words:
+        return False
     plain = " ".join(_ELSEWHERE.sub(" ", words).split()).strip(" ,;(\"'“")
     if not plain:
         return True

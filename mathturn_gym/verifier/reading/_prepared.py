@@ -10,7 +10,7 @@ from fractions import Fraction
 from mathturn_gym.verifier.reading._cleaning import clean, squeeze
 from mathturn_gym.verifier.reading._delimiters import boxed
 from mathturn_gym.verifier.reading._nodes import ParseError
-from mathturn_gym.verifier.reading._numbers import literal_value
+from mathturn_gym.verifier.reading._numbers import literal_value, summed
 from mathturn_gym.verifier.reading._parser import Parsed, parse
 from mathturn_gym.verifier.reading._phrases import worded_value
 from mathturn_gym.verifier.reading._words import choice, spelt_out, word
@@ -24,9 +24,17 @@ MAX_GOLD = 4_000
 _MAX_DIGITS = 640
 # A gold whose box was never closed; a response's is no answer, and does not come this far.
 _OPEN_BOX = re.compile(r"\\boxed\s*\{")
+_PLAIN = re.compile(
+    r"\$?(-?)(?:(\d{0,18})(?:\.(\d{0,18}))?|\\[dtc]?frac\s{0,3}\{\s{0,3}(\d{1,18})\s{0,3}\}\s{0,3}\{\s{0,3}(\d{1,18})\s{0,3}\})\$?\.?",
+    re.ASCII,
+)
+_MEASURES = re.compile(r"\d\D*[a-z]\D*\d+(?:\.\d+)?\D*[a-z]")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _BOXES = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")
 _OUTSIDE = re.compile(r"\\(?:boxed|fbox)\s*\{[^{}]*\}")
-_OPERATOR = re.compile(r"[-+*/^_\d!%]")
+_OPERATOR = re.compile(
+    r"[-+*/^_\d!%]|\\(?:[dt]?frac|sqrt|ln|log|sin|cos|tan|sum|int|binom|left|[lr]floor|[lr]ceil|overline)(?![a-z])"
+)
 _WORDS = re.compile(r"(?<!\\)\b[a-zA-Z]{2,}")
 
 
@@ -104,6 +112,16 @@ def _prepare(text: str) -> Prepared:
     # Python reads no more digits than `sys.set_int_max_str_digits` allows, which is never less than 640.
     if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS:
         return Prepared(source, text, Fraction(int(text)))
+    # Most answers are numbers in a usual spelling, which nothing below would change.
+    if (plain := _PLAIN.fullmatch(text)) is not None:
+        sign, whole, decimals, top, bottom = plain.groups("")
+        if top and int(bottom):
+            return Prepared(source, f"{sign}\\frac{{{top}}}{{{bottom}}}", Fraction(int(sign + top), int(bottom)))
+        if decimals:
+            value = Fraction(int(f"{sign}{whole}{decimals}"), 10 ** len(decimals))
+            return Prepared(source, f"{sign}{whole}.{decimals}", value)
+        if whole:
+            return Prepared(source, sign + whole, Fraction(int(sign + whole)))
     places = boxed(text)
     if places is not None and _WORDS.search(_BOXES.sub("", text)) is None and _OPERATOR.search(_OUTSIDE.sub("", text)):
         # A box inside a formula is a part of it.
@@ -113,6 +131,8 @@ def _prepare(text: str) -> Prepared:
     elif (cut_off := _OPEN_BOX.search(text)) is not None:
         text = text[cut_off.end() :]
     text = clean(text)
+    if (text.count("\\text") > 1 or (" " in text and "\\" not in text)) and _MEASURES.search(text) is not None:
+        text = summed(" ".join(_TEXT.sub(r" \1 ", text).split())) or text
     text = worded_value(text) or spelt_out(text) or text
     return Prepared(source, text, literal_value(text))
 

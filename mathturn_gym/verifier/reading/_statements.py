@@ -146,7 +146,13 @@ def strip_span(text: str, start: int, end: int) -> Span:
         start += 1
     while end > start and text[end - 1] in _TRAILING:
         # A quote that nothing opened is a prime: `45'`, `f(x)'`.
-        if text[end - 1] in _QUOTES and _OPENS.search(text, begin, end - 1) is None and text[end - 2].isalnum() | (text[end - 2] in ")}'"):
+        if (
+            text[end - 1] in _QUOTES
+            and _OPENS.search(text, begin, end - 1) is None
+            and text[end - 2].isalnum() | (text[end - 2] in ")}'")
+        ):
+            break
+        if text[end - 1] == "_" and "_" not in text[begin : end - 1]:
             break
         # A factorial's sign, a bracket's dot: punctuation only where something else is left.
         if text[end - 1] == "!" and text[end - 2 : end - 1].isalnum():
@@ -253,7 +259,7 @@ def words_behind(text: str, start: int, value: Span, end: int) -> str | None:
     if stop is not None and stop.group()[0] in "?？":
         # A question tells nothing.
         return None
-    rest = rest if stop is None else rest[: stop.start()]
+    rest = _TEXT.sub(r" \1 ", rest if stop is None else rest[: stop.start()])
     told = text[slice(*value)]
     if _REASON.match(rest):
         others = [number for number in _ENDS_IN.findall(rest) if number not in told]
@@ -305,9 +311,13 @@ def told_anywhere(answer: str) -> str | None:
     span = value_in(plain) if has_prose(plain) else None
     if span is None or _CHANGED.search(plain, 0, span[0]) or not may_follow_here(plain, span[1]):
         return None
+    if len(plain[: span[0]].split()) <= _FEW_WORDS and words_behind(plain, 0, span, len(plain)) is None:
+        # A short phrase is not a sentence in which a value was found: `half of 18`.
+        return None
     return plain[slice(*span)]
 
 
+_FEW_WORDS = 3
 # A word right in front of a value that changes it.
 _CHANGED = re.compile(
     r"\b(?:not|never|negative|minus|plus|times|half|twice|double|triple|thrice|squared?|cubed?|root|reciprocal|inverse|opposite|"

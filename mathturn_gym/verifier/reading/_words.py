@@ -48,9 +48,14 @@ _AND_A_PART = re.compile(r"\d{1,9} and (?:a|one|two|three) [a-z]+")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
-_CHOICE = re.compile(r"[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
+_CHOICE = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice)\s)?[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
 _CHOICE_LETTER = re.compile(r"\(([A-J])\)")
-_LABELLED = re.compile(r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*\S.*", re.DOTALL)
+# `(B) is wrong` says something of B.
+_LABELLED = re.compile(
+    r"(?:\{?\(([A-J])\)\}?|([A-J])[).:])\s*(?!(?:is|are|was|isn['’]t|cannot|can['’]t|would|should|may|might|could|seems|fails|or|and|not|"
+    r"but|if|unless|contradicts)\b)\S.*",
+    re.DOTALL,
+)
 
 
 def _unwrapped(text: str) -> str:
@@ -121,8 +126,8 @@ def spelt_out(text: str) -> str | None:
     if not text or not (text[0].isalpha() or text.startswith("\\text") or _AND_A_PART.fullmatch(text)):
         return None
     plain = _unwrapped(text).lower().rstrip(".")
-    if plain in ("a dozen", "one dozen"):
-        return "12"
+    if plain in _SINGLE:
+        return _SINGLE[plain]
     counted, _, noun = plain.rpartition(" ")
     # `three apples` are three of them.
     if noun in ("dozen", "dozens") and (dozens := _number_in_words(counted or "one")) is not None:
@@ -131,6 +136,7 @@ def spelt_out(text: str) -> str | None:
     return _SAME_AS.get(plain) or _number_in_words(plain) or (_number_in_words(counted) if named else None)
 
 
+_SINGLE = {"a dozen": "12", "one dozen": "12", "half": "\\frac{1}{2}"}
 _SIGNED = re.compile(r"(?:^|\s)-\s*\d")
 
 

@@ -106,10 +106,14 @@ def asks_for_number(gold: Prepared) -> bool:
 _DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
 
 
+# `1.234,5`, and `1,00,000` as India writes it: numbers where the other side is that number, and lists elsewhere.
+_POINT_GROUPS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+,\d+")
+_INDIAN_GROUPS = re.compile(r"-?[1-9]\d?(?:,\d{2})+,\d{3}")
 _SIDE_BY_SIDE = re.compile(r"\d\s+\d")
 
 
-_BROKEN_OFF = re.compile(r"(?:\\(?:ldots|cdot|times|frac|sqrt)|[-+*/^_=<>{(\[])\s*\Z")
+# `[1, 2[` is a half-open interval.
+_BROKEN_OFF = re.compile(r"(?:\\(?:ldots|cdot|times|frac|sqrt)|[-+*/^_=<>{(]|\A[^\[\]]*\[)\s*\Z")
 
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -207,15 +211,101 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
         return _FOUND["structure", True]
     if not _is_read_by_others(gold.text, answer.text):
         return Finding(Status.WRONG, "not understood", "structure")
+    if gold.readings and answer.readings and (has_words(answer.text) or has_words(gold.text)):
+        # Others read words as products of letters, as we do.
+        return Finding(Status.UNDECIDED, "not shown to be equal", "structure")
+    if "\\ldots" in gold.text + answer.text:
+        # Others leave the dots out.
+        return Finding(Status.UNDECIDED, "not shown to be equal", "structure")
     return _OPEN
 
 
 # What the symbolic tier reads; it drops other signs, and would compare the rest.
 _READ_BY_OTHERS = frozenset(
-    "+ - * / ^ _ = < > ( ) [ ] { } | ! , : . & % \\text \\frac \\sqrt \\int \\iint \\oint \\sum \\prod \\lim \\infty "
-    "\\to \\partial \\binom \\choose \\over \\cdot \\times \\div \\pm \\mp \\le \\leq \\ge \\geq \\lt \\gt \\ne \\neq \\in "
-    "\\cup \\cap \\setminus \\mathbb \\begin \\end \\{ \\} \\degree \\lfloor \\rfloor \\lceil \\rceil \\emptyset \\ldots \\pi "
-    "\\limits \\bar \\overline \\hbar \\det \\mid \\quad \\lor \\land \\forall \x01 \\exp \\max \\min \\gcd".split(" ")
+    [
+        "+",
+        "-",
+        "*",
+        "/",
+        "^",
+        "_",
+        "=",
+        "<",
+        ">",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "|",
+        "!",
+        ",",
+        ":",
+        ".",
+        "&",
+        "%",
+        "\\text",
+        "\\frac",
+        "\\sqrt",
+        "\\int",
+        "\\iint",
+        "\\oint",
+        "\\sum",
+        "\\prod",
+        "\\lim",
+        "\\infty",
+        "\\to",
+        "\\partial",
+        "\\binom",
+        "\\choose",
+        "\\over",
+        "\\cdot",
+        "\\times",
+        "\\div",
+        "\\pm",
+        "\\mp",
+        "\\le",
+        "\\leq",
+        "\\ge",
+        "\\geq",
+        "\\lt",
+        "\\gt",
+        "\\ne",
+        "\\neq",
+        "\\in",
+        "\\cup",
+        "\\cap",
+        "\\setminus",
+        "\\mathbb",
+        "\\begin",
+        "\\end",
+        "\\{",
+        "\\}",
+        "\\degree",
+        "\\lfloor",
+        "\\rfloor",
+        "\\lceil",
+        "\\rceil",
+        "\\emptyset",
+        "\\ldots",
+        "\\pi",
+        "\\limits",
+        "\\bar",
+        "\\overline",
+        "\\hbar",
+        "\\det",
+        "\\mid",
+        "\\quad",
+        "\\lor",
+        "\\land",
+        "\\forall",
+        "\x01",
+        "\\exp",
+        "\\max",
+        "\\min",
+        "\\gcd",
+    ]
     + [f"\\{name}" for name in (*FUNCTIONS, *GREEK)]
 )
 _SIGN = re.compile(r"\\[a-zA-Z]+|\\.|[^\sa-zA-Z0-9]")
@@ -260,7 +350,7 @@ _ABOUT = re.compile(r"\\(?:approx|simeq)(?![a-zA-Z])")
 
 
 def _false_approximation(text: str) -> bool:
-    """Whether two numbers that are said to be about equal differ by more than a twentieth: `6 \\approx 7` is no 6."""
+    r"""Whether two numbers that are said to be about equal differ by more than a twentieth: `6 \\approx 7` is no 6."""
     if "\\approx" not in text and "\\simeq" not in text:
         return False
     values: list[float] = []
@@ -339,9 +429,41 @@ def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Round
     return _FOUND["rational", equal]
 
 
+_DECIMAL = re.compile(r"-?\d*\.(\d{2,15})")
+
+
+def is_rounded(gold: Prepared, answer: Prepared) -> bool:
+    """Whether one of two numbers is a decimal of two places or more, and the other one correctly rounded to its places.
+
+    Of two decimals the gold must be the shorter one: an answer with fewer digits than the gold says less.
+    """
+    places = [_DECIMAL.fullmatch(side.text) for side in (gold, answer)]
+    sizes = [len(match[1]) if match is not None else 99 for match in places]
+    if min(sizes) == 99 or (max(sizes) < 99 and sizes[0] > sizes[1]):
+        return False
+    rounded, other = (gold, answer) if sizes[0] < sizes[1] else (answer, gold)
+    value = other.value if other.value is not None else _real_value(other)
+    assert rounded.value is not None
+    return value is not None and abs(value - rounded.value) <= Fraction(1, 2 * 10 ** min(sizes))
+
+
+def _real_value(read: Prepared) -> Fraction | None:
+    """The value of a number without units to the precision of floats; None for anything else."""
+    for reading in read.readings:
+        try:
+            value, error = FloatField({}).visit(reading.node)
+        except UndefinedError:
+            continue
+        if not reading.units and not value.imag and error <= 1e-12 * max(1.0, abs(value)):
+            return Fraction(value.real)
+    return None
+
+
 def _text(gold: Prepared, answer: Prepared) -> Finding | None:
     if gold.choice is not None and answer.choice is not None:
         equal = gold.choice == answer.choice
+    elif gold.choice is not None and answer.text[:1] in ("+", "-"):
+        equal = False
     elif (gold.choice is None) != (answer.choice is None) and "=" in gold.text + answer.text:
         # `B=C` does not choose C.
         equal = False
@@ -414,10 +536,16 @@ def _radians(node: Node) -> Node:
 
 
 def _decimal_comma(gold: Prepared, answer: Prepared) -> bool:
-    """Whether one side is written with a decimal comma, and the other, with a point, is the same number."""
+    """Whether one side is written with other signs for decimals or thousands, and the other in plain digits is the same number."""
     for one, other in ((gold, answer), (answer, gold)):
+        if other.value is None or "," in other.text:
+            continue
         # With a space behind it, a comma separates: `2, 3` is a list.
         match = _DECIMAL_COMMA.fullmatch(one.text)
-        if match is not None and other.value is not None and other.value.denominator != 1 and "," not in other.text:
+        if match is not None and other.value.denominator != 1:
             return Fraction(f"{match[1]}.{match[2]}") == other.value
+        if _POINT_GROUPS.fullmatch(one.text) is not None:
+            return Fraction(one.text.replace(".", "").replace(",", ".")) == other.value
+        if _INDIAN_GROUPS.fullmatch(one.text) is not None:
+            return Fraction(one.text.replace(",", "")) == other.value
     return False

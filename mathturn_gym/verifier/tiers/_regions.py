@@ -380,12 +380,8 @@ def same_in_regions(gold: Node, answer: Node, log_base: int) -> bool | None:
     """
     names = sorted(symbols(gold) | symbols(answer))
     key = zlib.crc32(repr((gold, answer)).encode())
-    # The laws of logarithms and roots are those of positive numbers; where something is added, or made positive by an
-    # absolute value, the unknowns are not what has to be positive.
-    lawful = (
-        not has_kind(gold, "abs") and not has_kind(answer, "abs") and _only_products(gold) and _only_products(answer)
-    )
-    compared = 0
+    positive = lawful(gold, answer)
+    compared, unsure = 0, False
     try:
         for line in _lines(names, key):
             for t in _points(gold, answer, line, key):
@@ -394,8 +390,8 @@ def same_in_regions(gold: Node, answer: Node, log_base: int) -> bool | None:
                 if values[0] is None and values[1] is None:
                     continue
                 if values[0] is None or values[1] is None:
-                    if not lawful or all(value > 0 for value in point.values()):
-                        return None
+                    # One of them may have no value there; they may still differ where both have one.
+                    unsure |= not positive or all(value > 0 for value in point.values())
                     continue
                 size = max(abs(values[0]), abs(values[1]), Decimal("1e-5"))
                 if abs(values[0] - values[1]) > size * Decimal(10) ** (15 - DIGITS):
@@ -403,7 +399,15 @@ def same_in_regions(gold: Node, answer: Node, log_base: int) -> bool | None:
                 compared += 1
     except UndefinedError:
         return None
-    return True if compared >= _POINTS else None
+    return True if compared >= _POINTS and not unsure else None
+
+
+def lawful(*sides: Node) -> bool:
+    """Whether the laws of logarithms and roots may be applied as for positive unknowns.
+
+    Where something is added, or made positive by an absolute value, the unknowns are not what has to be positive.
+    """
+    return all(not has_kind(side, "abs") and _only_products(side) for side in sides)
 
 
 def _only_products(tree: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -387,6 +387,13 @@ class _Bare(Transformer):
         # |AB| is the length of AB; |x| is no x.
         return self.visit(node.args[0]) if _segment(node.args[0]) else node
 
+    def visit_sym(self, node: Node) -> Node:
+        # The line over AB says that it is a segment.
+        letters = str(node.value).removeprefix("bar:")
+        if letters == node.value or len(letters) < 2 or not letters.isupper():
+            return node
+        return Node("mul", tuple(Node("sym", (), letter) for letter in letters))
+
     def visit_mul(self, node: Node) -> Node:
         args = tuple(self.visit(arg) for arg in node.args if arg.value not in ("\\angle", "\\triangle"))
         return args[0] if len(args) == 1 else Node("mul", args)
@@ -549,6 +556,46 @@ def same_inequality(gold: Node, answer: Node) -> bool | None:
         # Linear ones hold on the same half of the space only if they are the same; others may differ and hold everywhere.
         return False if equal is False and _linear_in_all(first) and _linear_in_all(second) else None
     return None
+
+
+_TRIED = (
+    Fraction(-37, 4),
+    Fraction(-13, 8),
+    Fraction(-3, 16),
+    Fraction(5, 16),
+    Fraction(7, 8),
+    Fraction(11, 4),
+    Fraction(61, 8),
+)
+
+
+def hold_elsewhere(gold: Node, answer: Node) -> bool:
+    """Whether one of two relations certainly holds at a point where the other certainly does not."""
+    names = sorted(symbols(gold) | symbols(answer))
+    for shift in range(len(_TRIED)):
+        point = {name: _TRIED[(shift + 3 * index) % len(_TRIED)] for index, name in enumerate(names)}
+        found = {_holds_at(node, point) for node in (gold, answer)}
+        if found == {True, False}:
+            return True
+    return False
+
+
+def _holds_at(relation: Node, point: Mapping[str, Fraction]) -> bool | None:
+    """Whether a chain of relations holds at a point; None where floats cannot tell."""
+    ops = relation.value
+    assert isinstance(ops, tuple)
+    field, certain = FloatField(point), True
+    for left, op, right in zip(relation.args, ops, relation.args[1:], strict=False):
+        try:
+            (a, error), (b, other) = field.visit(left), field.visit(right)
+        except UndefinedError:
+            return None
+        gap = a.real - b.real
+        if a.imag or b.imag or abs(gap) <= 4 * (error + other):
+            certain = False
+        elif op == "=" or ((op in ("<", "<=")) != (gap < 0) and op != "!="):
+            return False
+    return True if certain else None
 
 
 def _linear_in_all(node: Node) -> bool:

@@ -28,7 +28,7 @@ from mathturn_gym.verifier.reading._nodes import (
 )
 from mathturn_gym.verifier.tiers._fields import ExactField, FloatField, ModularField, exact
 from mathturn_gym.verifier.tiers._precise import DIGITS, PreciseField, precisely
-from mathturn_gym.verifier.tiers._regions import piecewise, same_in_regions, whole_points
+from mathturn_gym.verifier.tiers._regions import lawful, piecewise, same_in_regions, whole_points
 
 # Sizes of the points, and which of them have values of both signs: small and large, inside and outside of domains.
 _SCALES = (1, 1, 5, 1, 5, 20)
@@ -370,6 +370,8 @@ def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: in
         return same
     if _proved(gold, answer):
         return True
+    if lawful(gold, answer) and _proved(*(_Expanded(log_base).visit(side) for side in (gold, answer))):
+        return True
     if any(item.kind in _WHOLE_ARGUMENTS and symbols(item) for side in (gold, answer) for item in walk(side)):
         return _same_on_integers(gold, answer, names, log_base) or None if names <= _WHOLE_NAMES else None
     if piecewise(gold, answer) and not _complex(gold, answer):
@@ -391,6 +393,56 @@ def _complex(*nodes: Node) -> bool:
 
 _WHOLE_ARGUMENTS: Final[frozenset[NodeKind]] = frozenset(("fact", "binom", "floor", "ceil"))
 _PARTS: Final[frozenset[NodeKind]] = frozenset(("root", "abs", "fn", "floor", "ceil", "fact", "binom", "pow"))
+
+
+class _Expanded(Transformer):
+    """Applies the laws of logarithms and powers, which hold where the unknowns are positive: see `lawful`."""
+
+    def __init__(self, log_base: int) -> None:
+        self.log_base = log_base
+
+    def visit_root(self, node: Node) -> Node:
+        return self._power(self.visit(node.args[0]), Node("div", (number(1), self.visit(node.args[1]))))
+
+    def visit_pow(self, node: Node) -> Node:
+        exponent = exact(node.args[1])
+        if exponent is not None and exponent.denominator == 1:
+            return Node("pow", (self.visit(node.args[0]), node.args[1]))
+        return self._power(self.visit(node.args[0]), self.visit(node.args[1]))
+
+    def visit_fn(self, node: Node) -> Node:
+        name, argument = str(node.value), self.visit(node.args[0])
+        if name not in ("ln", "log", "lg"):
+            return Node("fn", (argument, *map(self.visit, node.args[1:])), name)
+        base = node.args[1] if len(node.args) > 1 else number(10) if name == "lg" or self.log_base else None
+        if name == "ln" or base is None:
+            return self._logarithm(argument)
+        return Node("div", (self._logarithm(argument), self._logarithm(self.visit(base))))
+
+    def _power(self, base: Node, exponent: Node) -> Node:
+        if base.kind == "mul":
+            return Node("mul", tuple(self._power(factor, exponent) for factor in base.args))
+        if base.kind == "div":
+            return Node("div", tuple(self._power(part, exponent) for part in base.args))
+        if base.kind == "pow":
+            return self._power(base.args[0], Node("mul", (base.args[1], exponent)))
+        terms = exponent.args if exponent.kind == "add" else (exponent,)
+        powers = tuple(Node("pow", (base, term)) for term in terms)
+        return powers[0] if len(powers) == 1 else Node("mul", powers)
+
+    def _logarithm(self, argument: Node) -> Node:
+        if argument.kind == "mul":
+            return Node("add", tuple(map(self._logarithm, argument.args)))
+        if argument.kind == "div":
+            top, bottom = map(self._logarithm, argument.args)
+            return Node("add", (top, Node("neg", (bottom,))))
+        if argument.kind == "pow":
+            return Node("mul", (argument.args[1], self._logarithm(argument.args[0])))
+        if argument.kind == "const" and argument.value == "e":
+            return number(1)
+        # A logarithm of a number is an unknown of its own: what holds for any value holds for its.
+        value = exact(argument)
+        return Node("fn", (argument,), "ln") if value is None else Node("sym", (), f"ln {value}")
 
 
 class _Share(Transformer):

@@ -20,10 +20,12 @@ from mathturn_gym.verifier.reading._nodes import (
     symbols,
     walk,
 )
+from mathturn_gym.verifier.reading._words import spelt_out
 from mathturn_gym.verifier.tiers._relations import (
     INEQUALITIES,
     as_set,
     clauses,
+    hold_elsewhere,
     is_equation,
     mixes_and_with_or,
     name_of,
@@ -155,6 +157,9 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     if gold.kind == "ratio" or answer.kind == "ratio":
         return same_ratio(gold, answer, rounding)
     if "based" in (gold.kind, answer.kind):
+        values = _in_base(gold), _in_base(answer)
+        if None not in values:
+            return values[0] == values[1]
         return gold.kind == answer.kind and all(same_scalar(a, b) for a, b in zip(gold.args, answer.args, strict=True))
     if _is_set(gold) or _is_set(answer):
         return _same_sets(gold, answer, rounding)
@@ -163,6 +168,18 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     if gold.kind in ("tuple", "matrix") or answer.kind in ("tuple", "matrix"):
         return _same_ordered(gold, answer, rounding)
     return _same_values(gold, answer, rounding)
+
+
+def _in_base(node: Node) -> int | None:
+    """The value of digits with their base, in figures or in words; None for anything else."""
+    if node.kind != "based":
+        return None
+    base = node.args[1]
+    told = spelt_out(str(base.value)) if base.kind == "text" else str(base.value)
+    try:
+        return int(str(node.args[0].value), int(told or ""))
+    except ValueError:
+        return None
 
 
 def _collapsed(node: Node, rounding: Rounding) -> Node:
@@ -252,6 +269,9 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
         item.kind == "rel" and item.args[0].kind == "sym" for item in gold.args + answer.args
     ):
         # x=1 or x=2 is not x=1 and x=2.
+        return False
+    if {"or"} in words and words[0] != words[1] and len({_name(item) for item in gold.args} - {None}) > 1:
+        # a=2 or b=5 is not a=2, b=5.
         return False
     if mixes_and_with_or(gold) or mixes_and_with_or(answer):
         try:
@@ -354,6 +374,12 @@ def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None
     """Equations, inequalities and memberships, against each other and against plain values."""
     if is_equation(gold) and is_equation(answer):
         return _same_equations(gold, answer, rounding)
+    comparable = gold.kind == answer.kind == "rel" and all(
+        isinstance(node.value, tuple) and {"=", *INEQUALITIES}.issuperset(map(str, node.value))
+        for node in (gold, answer)
+    )
+    if comparable and symbols(gold) == symbols(answer) and hold_elsewhere(gold, answer):
+        return False
     if is_equation(gold) or is_equation(answer):
         other = answer if is_equation(gold) else gold
         if other.kind == "list" and _all_inequalities(other):

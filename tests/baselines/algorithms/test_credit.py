@@ -26,7 +26,7 @@ from mathturn_gym.baselines import (
 )
 from mathturn_gym.baselines.algorithms import Part, State, registered
 from mathturn_gym.baselines.algorithms._credit import RunningMeans, charged, continued, differ, token_gae, token_returns
-from mathturn_gym.baselines.algorithms.grpo import EpisodeBudget
+from mathturn_gym.baselines.algorithms.grpo import GSPO, EpisodeBudget
 from mathturn_gym.baselines.algorithms.reinforce import REINFORCE
 from mathturn_gym.episodes.losses import policy_loss
 from mathturn_gym.episodes.packing import PackedBatch, pack
@@ -284,6 +284,24 @@ def test_the_published_gradients_are_those_of_whole_episodes(algorithm: Any) -> 
     algorithm.loss(logprobs, Part(batch, batch, {}), State()).loss.backward()
     expected = -batch.advantages[batch.loss_mask] / 3
     torch.testing.assert_close(logprobs.grad[batch.loss_mask], expected)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keywords"),
+    [
+        (GRPO(normalization="token", dual_clip=3.0), {"normalization": "token", "dual_clip": 3.0}),
+        (GRPO(ratio="turn"), {"normalization": "sequence", "ratio": "turn"}),
+        (GSPO(clip=0.2, clip_high=0.2), {"normalization": "sequence", "ratio": "sequence"}),
+        (TurnRLOO(normalization="turn", clip_high=0.3), {"normalization": "turn", "clip_high": 0.3}),
+    ],
+)
+def test_options_of_clipping_reach_the_loss(algorithm: Any, keywords: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    batch = pack(GROUP, advantages=[rng.normal(size=e.num_turns).astype(np.float32) for e in GROUP])
+    logprobs = batch.behavior_logprobs + torch.from_numpy(rng.normal(0, 3, batch.input_ids.shape).astype(np.float32))
+    found = algorithm.loss(logprobs, Part(batch, batch, {}), State()).loss
+    torch.testing.assert_close(found, policy_loss(logprobs, batch, **keywords).loss)
+    assert found != policy_loss(logprobs, batch).loss
 
 
 def test_parts_add_up_to_their_minibatch() -> None:

@@ -90,6 +90,9 @@ def test_each_survives_json_and_refuses_what_it_does_not_read(name: str) -> None
         ("online_rft", {"selection": "turns"}, "unknown selection 'turns': did you mean 'turn'"),
         ("online_rft", {"entropy_weight": "x"}, "online_rft: entropy_weight must"),
         ("turn_rloo", {"scale_advantages": 1}, "turn_rloo: scale_advantages must be true or false"),
+        ("grpo", {"dual_clip": 1.0}, "grpo: dual_clip must be above 1, got 1.0"),
+        ("ppo", {"ratio": "turns"}, "unknown ratio 'turns': did you mean 'turn'"),
+        ("rloo", {"kl": "k4"}, "unknown kl 'k4'"),
         ("turn_rloo", {"normalization": "tokens"}, "unknown normalization 'tokens': did you mean 'token'"),
     ],
 )
@@ -178,7 +181,9 @@ def test_a_users_algorithm_trains_and_is_found_again(own: str, small: Any, tmp_p
     done = train(config, run_dir=tmp_path / "run")
     assert done.status == "finished"
     assert done.history[1]["train/grad_norm"] > 0
-    with pytest.raises(InvalidValueError, match=r"options of .*BestTurn: entropy_weight, kl_weight, reward_kl, floor"):
+    with pytest.raises(
+        InvalidValueError, match=r"options of .*BestTurn: entropy_weight, kl_weight, kl, reward_kl, floor"
+    ):
         small(f"{own}:BestTurn", {"flor": 0.5})
     with pytest.raises(InvalidValueError, match="advantages"):
         train(small(f"{own}:Hopeless"), run_dir=tmp_path / "hopeless")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,15 @@ import pytest
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.policies import PolicyConfig
 from mathturn_gym.types import Episode
+
+
+@pytest.fixture(autouse=True, scope="session")
+def seen_by_workers() -> Iterator[None]:
+    """Lets workers of other processes import `simulated`: pytest's own path ends at this process."""
+    folders = [str(Path(__file__).parents[3] / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
+        yield
 
 
 @pytest.fixture

@@ -60,3 +60,15 @@ def test_settings_are_checked(values: dict[str, Any], message: str) -> None:
 
     with pytest.raises(InvalidValueError, match=message):
         RaySettings(**values)
+
+
+def test_actors_without_a_gpu_beside_one_that_is_visible_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray hides nothing from an actor that asks for no GPU: all models would go to the learner's."""
+    from mathturn_gym.neighbors.engines.ray_settings import RaySettings
+
+    RaySettings().check_devices(None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(InvalidValueError, match=r"gpus=0: .* would load it to cuda:0"):
+        RaySettings().check_devices(None)
+    RaySettings(gpus=0.5).check_devices(None)
+    RaySettings().check_devices("cpu")

@@ -37,7 +37,7 @@ def call(url: str, data: Any = None, headers: dict[str, str] | None = None) -> t
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json", **(headers or {})})
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         with error:

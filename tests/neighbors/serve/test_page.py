@@ -22,7 +22,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.wh
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_foreign(serving: Serving) -> None:
-    with urllib.request.urlopen(f"{serving().url}/play", timeout=10) as reply:
+    with urllib.request.urlopen(f"{serving().url}/play", timeout=60) as reply:
         page, policy = reply.read().decode(), reply.headers["content-security-policy"]
     assert "src=" not in page
     assert "http" not in page.replace("https:", "").replace("http://", "") or "://" not in page
@@ -80,13 +80,13 @@ def browser(folder: Path, url: str) -> Iterator[Tab]:
             assert time.monotonic() < deadline, "the browser did not start"
             time.sleep(0.1)
         port = port_file.read_text().split()[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=60) as reply:
             address = next(tab["webSocketDebuggerUrl"] for tab in json.load(reply) if tab["type"] == "page")
         with connect(address, max_size=None, proxy=None) as connection:
             yield Tab(connection)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser is installed")

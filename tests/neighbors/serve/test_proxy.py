@@ -71,9 +71,9 @@ def proxied(tmp_path: Path) -> Iterator[Proxied]:
                 "daemon off;",
             ]
             process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-            stack.callback(process.communicate, timeout=20)
+            stack.callback(process.communicate, timeout=60)
             stack.callback(process.terminate)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while True:
                 try:
                     socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -34,7 +34,7 @@ def serving(follower: Follower) -> Iterator[ViewServer]:
 
 def ask(url: str, path: str, host: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], str]:
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
     connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     body = answer.read().decode()
@@ -58,6 +58,8 @@ def test_the_news_are_what_came_since(tmp_path: Path, before: list[Episode]) -> 
     assert follower.news(news["since"])["curves"] is not None
     write_episodes(path, before[:1])  # another run in its place
     assert follower.news(news["since"])["reload"] is True
+    again = follower.news(follower.news("")["since"])
+    assert (again["blocks"], again["curves"]) == ([], None)  # the page that was loaded has it all
     assert follower.news("nonsense")["reload"] is True
 
 
@@ -67,6 +69,25 @@ def test_a_run_without_episodes_is_waited_for(tmp_path: Path, before: list[Episo
     assert "mathturn" in follower.page()
     write_episodes(tmp_path / "episodes.jsonl", before[:1])
     assert follower.news(start)["reload"] is True
+
+
+def test_a_line_that_is_still_written_is_waited_for(tmp_path: Path, before: list[Episode]) -> None:
+    path = tmp_path / "episodes.jsonl"
+    write_episodes(path, before[:2])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    follower = Follower([tmp_path])
+    start = follower.news("")["since"]
+    assert follower.news(start)["blocks"] == []
+    path.write_bytes(whole)
+    assert len(follower.news(start)["blocks"]) == 1
+    assert [one.log.left_out for one in follower._logs] == [[]]
+
+
+def test_a_tokenizer_that_is_given_is_used(tmp_path: Path, before: list[Episode]) -> None:
+    write_episodes(tmp_path / "episodes.jsonl", before[:1])
+    with pytest.raises(InvalidValueError, match="no-such-tokenizer"):
+        Follower([tmp_path], tokenizer="no-such-tokenizer")
 
 
 def test_what_cannot_be_followed_is_named(tmp_path: Path, before: list[Episode]) -> None:

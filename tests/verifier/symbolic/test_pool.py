@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
 
 def gone(pid: int) -> bool:
     """Waits for a process to end."""
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while alive(pid):
         if time.monotonic() > end:
             return False
@@ -204,7 +204,7 @@ def test_a_caller_that_gives_up_takes_its_cases_along(pool: SymbolicPool) -> Non
         session.ask(*ENDLESS)
     assert long.compare([QUICK])[0].name == "equal"
     assert long.pid is not None
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while any(_state(child) in "RT" for child in children_of(long.pid)):
         assert time.monotonic() < end, "somebody works at a case that nobody waits for"
         time.sleep(0.02)
@@ -277,7 +277,7 @@ def test_workers_that_were_killed_are_waited_for(pool: SymbolicPool) -> None:
     assert pool.pid is not None
     before = children_of(pool.pid)
     assert {result.name for result in pool.compare(ENDLESS_ONES)} == {"timeout"}
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while not all(alive(pid) for pid in children_of(pool.pid)):
         assert time.monotonic() < end, "a process that has ended is still listed"
         time.sleep(0.02)
@@ -514,7 +514,7 @@ def test_a_case_is_parked_while_there_is_room_for_its_memory(
         supervisor.turns.append(line)
         supervisor._deal()
         stopped = [child.pid for child in supervisor.children if child.parked]
-        end = time.monotonic() + 10.0
+        end = time.monotonic() + 60.0
         while not all(_state(pid) == "T" for pid in stopped):  # it uses no processor while it is parked
             assert time.monotonic() < end
         supervisor.close()
@@ -534,7 +534,7 @@ def test_the_memory_of_a_worker_is_what_the_system_says(monkeypatch: pytest.Monk
 
 def test_a_busy_worker_does_not_outlive_its_supervisor() -> None:
     """One that waits sees its pipe close; one at a case would go on until its limit, or for ever where it has none."""
-    pool = SymbolicPool(timeout=60.0, memory_mb=1024, workers=1)
+    pool = SymbolicPool(timeout=3600.0, memory_mb=1024, workers=1)
     pool.start()
     assert pool.pid is not None
     with pool.session() as session:
@@ -550,7 +550,7 @@ def _in_a_fork(check: Callable[[], bool]) -> int:
     """The exit code of a forked child: 0 where the check holds, 14 where it does not come back within 30 seconds."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(120)
         code = 1
         try:
             code = int(not check())

@@ -175,6 +175,7 @@ class RayEngine:
         self.deaths = 0
         shares = max(1, self.settings.num_envs // self.settings.share)
         self._env = env
+        self.settings.check_devices(policy.device)
         self._worker_settings = WorkerSettings(env, _with_paths(policy), threads, precision, shares)
         self._workers: list[_Worker] = []
         self._collections: dict[int, Collection] = {}

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import torch
 
 from mathturn_gym.baselines.algorithms import Algorithm, Metrics
-from mathturn_gym.baselines.session import Session
+from mathturn_gym.baselines.session import Session, refuse_rollout
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.baselines.trainer import Trainer, policy_to_load
 from mathturn_gym.episodes.packing import PackedBatch
@@ -74,6 +74,7 @@ class RayTraining:
             raise InvalidValueError(
                 f"workers load a policy by its name: give train() a PolicyConfig, not a {type(policy).__name__}"
             )
+        refuse_rollout(config, "the Ray engine")
         if not isinstance(config.algorithm, Algorithm):
             raise InvalidValueError(f"the Ray engine trains language models; {config.algorithm.name} trains none")
         if self.max_staleness and isinstance(config.env.problems("train"), Curriculum):
