@@ -112,8 +112,8 @@ def train(
     if len(result.history) == lines:
         more = command_line("train", "--run-dir", folder, "--resume", "--episodes", 2 * result.episodes, *own)
         console.print(
-            f"nothing new: this run had used its budget up ({result.episodes:,} episodes, {result.tokens:,} tokens);"
-            f" to train on: {more}",
+            f"nothing new: this run had used its budget up ({result.episodes:,} episodes, {result.tokens:,} tokens; an"
+            f" iteration takes {config.optimization.batch_episodes:,} episodes); to train on: {more}",
             markup=False,
             soft_wrap=True,
         )
