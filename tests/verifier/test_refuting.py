@@ -39,7 +39,9 @@ def judged(rows: list[dict[str, Any]], extract: str, form: Any) -> list[tuple[di
     return [(row, text, verdict.status is Status.RIGHT) for (row, text), verdict in zip(pairs, verdicts, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["refuting_first", "refuting_second", "refuting_third", "refuting_fourth"])
+@pytest.mark.parametrize(
+    "name", ["refuting_first", "refuting_second", "refuting_third", "refuting_fourth", "refuting_fifth"]
+)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_nothing_wrong_is_accepted_and_little_that_is_right_refused(name: str, setting: dict[str, Any]) -> None:
     rows = rows_of(name)

@@ -396,6 +396,8 @@ class _Bare(Transformer):
 
     def visit_mul(self, node: Node) -> Node:
         args = tuple(self.visit(arg) for arg in node.args if arg.value not in ("\\angle", "\\triangle"))
+        if len(args) == len(node.args) - 1 == 2:
+            return node  # no angle has two letters
         return args[0] if len(args) == 1 else Node("mul", args)
 
 
@@ -593,7 +595,7 @@ def _holds_at(relation: Node, point: Mapping[str, Fraction]) -> bool | None:
         gap = a.real - b.real
         if a.imag or b.imag or abs(gap) <= 4 * (error + other):
             certain = False
-        elif op == "=" or (op in ("<", "<=")) != (gap < 0) and op != "!=":
+        elif op == "=" or ((op in ("<", "<=")) != (gap < 0) and op != "!="):
             return False
     return True if certain else None
 
