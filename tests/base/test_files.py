@@ -298,3 +298,14 @@ def test_syncing_keeps_nothing_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     sync(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_other_writers_of_a_file_wait(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    writer = threading.Thread(target=append_block, args=(path, "late\n"))
+    with locked(path):
+        writer.start()
+        writer.join(0.1)
+        assert writer.is_alive()
+    writer.join()
+    assert path.read_text() == "late\n"
