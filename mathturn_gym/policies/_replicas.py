@@ -286,9 +286,21 @@ class Replicas:
         return "/pause_generation", {"mode": "in_place" if mode == "keep" else mode}
 
     async def _give(self, server: Server, update: Update) -> None:
+        protocol = self._protocols.get(server.url)
+        labels = protocol is not None and protocol.labels
+        marker = f"loading-{uuid.uuid4().hex}"
         try:
+            if labels:
+                await self.client.send(
+                    server, "/update_weight_version", {"new_version": marker}, max_bytes=_ANSWER_BYTES
+                )
             for path, body in update.calls:
                 await self.client.send(server, path, dict(body), max_bytes=_ANSWER_BYTES)
+            if labels:  # a process that was started in between has neither the weights nor the mark
+                found = await self.client.send(server, "/weight_info", None, max_bytes=_ANSWER_BYTES)
+                if not isinstance(found, dict) or found.get("weight_version") != marker:
+                    raise TryAgainError("it was started again while it was given its weights", lost=True)
+                protocol.label = None
             await self._label(server, update.version)
         except TryAgainError as error:
             self._forget(server)
