@@ -148,7 +148,8 @@ def test_training_on_a_server(server: Any, tmp_path: Path, caplog: Any) -> None:
     assert caplog.text.count("it samples with other weights") == 1
 
 
-def test_twenty_deaths_of_a_server_lose_and_double_no_episode(server: Any) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_deaths_of_a_server_lose_and_double_no_episode(server: Any, count: int) -> None:
     """It comes back with its first weights: what it samples with those must never be taken for a version's."""
     server.tokens = True
 
@@ -166,7 +167,7 @@ def test_twenty_deaths_of_a_server_lose_and_double_no_episode(server: Any) -> No
     deaths, over = [0], threading.Event()
 
     def kill() -> None:
-        while deaths[0] < 20:
+        while deaths[0] < count:
             asked = len(server.asked)
             while len(server.asked) < asked + 30 and not over.wait(0.001):
                 pass  # it has work
@@ -190,7 +191,7 @@ def test_twenty_deaths_of_a_server_lose_and_double_no_episode(server: Any) -> No
         over.set()
         killer.join()
         trainer.close()
-    assert deaths == [20]
+    assert deaths == [count]
     assert [episode.index for episode in drawn] == list(range(len(drawn)))
     for episode in drawn:
         versions, logprobs = episode.versions[episode.loss_mask], episode.logprobs[episode.loss_mask]
