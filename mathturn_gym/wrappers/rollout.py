@@ -167,7 +167,7 @@ class ServerRollout(OpenAIPolicy):
                 shutil.rmtree(old)
 
     def close(self) -> None:
-        """See `RolloutEngine.close`; the weights' files are deleted where nobody has named their folder."""
+        """See `RolloutEngine.close`; the weights' files are deleted unless `weights_dir` was given."""
         super().close()
         if self._own_folder:
             shutil.rmtree(self._folder, ignore_errors=True)
