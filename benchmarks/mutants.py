@@ -100,7 +100,7 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
     lines = source.encode().splitlines(keepends=True)
     starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
     tree = ast.parse(source)
-    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
     named = [one for body in bodies for one in body if isinstance(one, ast.Assign | ast.AnnAssign)]
     decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
     skipped = {id(node) for top in named + decorators for node in ast.walk(top)}

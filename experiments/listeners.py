@@ -6,7 +6,7 @@
 Whether a policy trained over turns has learned to *listen* is not shown by a policy that was never given the chance:
 it has to be better than the best one that ignores what it is told. Nothing is sampled here:
 
-* blind: numbers at random, each turn anew: 1 - (1 - 1/n)^k. It takes no training, and no memory.
+* blind: numbers at random, independent in each turn: 1 - (1 - 1/n)^k. It takes no training, and no memory.
 * deaf: the best that ignores the feedback. It names k different numbers: k / n.
 * listener: the best there is. Every number is still possible that agrees with all that was said; the value of a set of
   possible numbers is the largest, over guesses, of being right now or in one of the turns to come.
@@ -46,7 +46,7 @@ def hints_of(highest: int) -> Hint:
 
 
 def blind(highest: int, turns: int) -> Fraction:
-    """Guessing at random, each turn anew."""
+    """Value of guessing at random in each turn."""
     return 1 - (1 - Fraction(1, highest)) ** turns
 
 

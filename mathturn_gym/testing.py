@@ -258,7 +258,7 @@ def _check_episode(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, i
 
 
 def _check_info(info: dict[str, Any], observation: Ids, before: Ids, action: int) -> None:
-    optional = {"gold", "reward_terms"}
+    optional = {"gold", "reward_terms", "reward_verdict", "feedback_verdict"}
     assert set(info) | optional == set(StepInfo.__annotations__), f"info has the keys {sorted(info)}"
     assert info["new_ids_start"] == len(before), f"new_ids_start is {info['new_ids_start']}, expected {len(before)}"
     # The feedback begins after the action; a prompt that leaves no room plays no turn.

@@ -171,6 +171,8 @@ class FakeServer(ThreadingHTTPServer):
         self.weights, self.active, self.most_active = "old", 0, 0
         self.tokens = self.router = False  # whether it has vLLM's token endpoint, and a router's /finish_session
         self.label = "default"  # what it calls its weights
+        self.dropped = 0
+        self.dead = False  # connections end without an answer, as those of a process that was killed
         self.partial: int | None = None  # ids after which a completion waits for /pause
         self.paused = threading.Event()
         self.sessions: list[str | None] = []  # X-Session-ID of every request
@@ -215,6 +217,8 @@ class FakeServer(ThreadingHTTPServer):
             self.paused.clear()
             self.partial = None
             return 200, {"status": "resumed"}
+        if path == "/weight_info":
+            return 200, {"weight_version": self.label}
         if path == "/update_weight_version":
             self.label = body["new_version"]
             return 200, {"success": True}
@@ -285,8 +289,12 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.partial is not None and self.path in ("/v1/completions", "/inference/v1/generate"):
             self.server.paused.wait(10)
         with self.server.lock:
-            status, answer = self.server.answer(self.path, body)
             self.server.active -= 1
+            if self.server.dead:
+                self.server.dropped += 1
+                self.close_connection = True
+                return
+            status, answer = self.server.answer(self.path, body)
         content = b"" if answer is None else json.dumps(answer).encode()
         probe = body.get("top_k") == 1 and body.get("max_tokens") == 1
         with suppress(ConnectionError):  # who cancels does not wait for the answer

@@ -98,6 +98,18 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     return data
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a regular file, as UTF-8.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or nearly all holes.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    check_not_sparse(path)
+    with open_regular(path) as stream:
+        return stream.read().decode()
+
+
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raises where a folder that is written to holds, at any depth, something else than regular files and folders.
 

@@ -20,6 +20,8 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_LONGEST_PAUSE: Final = 15.0
+"""Seconds. A server that takes two minutes to start must not be left alone for two more."""
 _SHOWN: Final = 500
 """Characters of a refusal that are shown."""
 
@@ -229,7 +231,7 @@ class ServerGroup:
         servers: At least one.
         timeout: Seconds that a server may ask to be left alone.
         retries: Further attempts of a request that failed for a server's sake.
-        backoff: Seconds before the first retry; doubled with each.
+        backoff: Seconds before the first retry; doubled with each, up to 15.
     """
 
     def __init__(self, servers: Sequence[Server], *, timeout: float, retries: int, backoff: float) -> None:
@@ -253,7 +255,7 @@ class ServerGroup:
                 failure = f"{server.url}: {error}"
                 until = clock() + max(pause, error.after or 0.0)
                 self._resting[server.url] = max(self._resting.get(server.url, 0.0), until)
-                pause *= 2
+                pause = min(2 * pause, max(_LONGEST_PAUSE, self._backoff))
             else:
                 self._resting.pop(server.url, None)
                 return found

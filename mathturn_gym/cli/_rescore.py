@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
+from mathturn_gym.base.files import check_not_sparse
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def is_log(path: Path) -> bool:
     from mathturn_gym.show.view.sources import holds_episodes
 
     if path.name.endswith(".jsonl") and path.is_file():
-        return holds_episodes(path)
+        try:
+            check_not_sparse(path)
+            return holds_episodes(path)
+        except OSError as error:
+            raise ProblemFileError(f"{path} cannot be read: {error}") from error
     return path.is_dir() or path.name.endswith((".jsonl.gz", ".parquet", ".eval", ".json"))
 
 

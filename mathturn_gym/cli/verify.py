@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mathturn_gym.base.files import parse_json, storage_errors, write_atomically
+from mathturn_gym.base.files import parse_json, read_text, storage_errors, write_atomically
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.cli._options import grouped
 from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers, verdicts_of
@@ -246,7 +246,7 @@ def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
         ProblemFileError: file, line and field of what is wrong.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = read_text(file).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ProblemFileError(f"{file} cannot be read: {error}") from error
     rows: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.base.files import write_atomically, write_json
+from mathturn_gym.base.files import replacing, write_atomically, write_json
 from mathturn_gym.baselines.run_folder import read_object
 from mathturn_gym.compare.cells import CellFolder, Outcome
 from mathturn_gym.compare.charts import aggregate_chart, curve_charts, difference_charts, profile_chart
@@ -230,7 +230,7 @@ def _write_raw(folder: Path, results: Results, found: Differences | None, resamp
     against = None if found is None else found.reference
     turns = max(results.turns(task) for task in results.tasks)
     names = [f"acc@{k}" for k in range(1, turns + 1)]
-    with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
+    with replacing(folder / "results.csv") as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_total_tokens", "budget_cpu_s"]
         views = [f"{view}/{name}" for view in results.views for name in names]

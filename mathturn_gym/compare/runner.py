@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.base.files import holds_anything, locked, storage_errors, tidy, write_json
+from mathturn_gym.base.files import holds_anything, locked, open_regular, storage_errors, tidy, write_json
 from mathturn_gym.baselines.run_folder import read_object
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.compare.cells import CellFolder, Outcome, is_number
@@ -197,7 +197,7 @@ def _start(folder: CellFolder) -> _Running:
     # The process sees the modules that this one sees, and those of the folder that it was started in.
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), str(Path.cwd())]))
     command = [sys.executable, "-m", "mathturn_gym.compare.worker", str(folder.path), str(os.getpid())]
-    with folder.log.open("ab") as log:
+    with open_regular(folder.log, "ab") as log:  # not through a link that leads out of the folder
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         # A session of its own: a terminal's Ctrl-C reaches it through us alone.

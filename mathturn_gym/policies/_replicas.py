@@ -161,7 +161,7 @@ class Replicas:
         self._prefixes = prefixes
         self._api, self._endpoint, self._support = api, endpoint, support
         self._slots, self._change = asyncio.Semaphore(concurrency), asyncio.Condition()
-        self._in_flight, self._updating = 0, False
+        self._in_flight, self._updating, self._aborting = 0, False, False
         self._update: Update | None = None
         self._holds: dict[str, int] = {}  # versions of the weights that were given, by URL
         self._protocols: dict[str, _Protocol] = {}  # of servers that have been checked, by URL
@@ -245,7 +245,7 @@ class Replicas:
         """
         async with self._change:
             await self._change.wait_for(lambda: not self._updating)
-            self._updating = True
+            self._updating, self._aborting = True, mode == "abort"
         try:
             await self._pause(mode)
             for server in self.servers:
@@ -256,7 +256,7 @@ class Replicas:
             if mode != "wait":
                 await self._tell_all("/resume" if self._api == "vllm" else "/continue_generation")
             async with self._change:
-                self._updating = False
+                self._updating = self._aborting = False
                 self._change.notify_all()
 
     async def _pause(self, mode: PauseMode) -> None:
@@ -286,9 +286,21 @@ class Replicas:
         return "/pause_generation", {"mode": "in_place" if mode == "keep" else mode}
 
     async def _give(self, server: Server, update: Update) -> None:
+        protocol = self._protocols.get(server.url)
+        labelled = protocol if protocol is not None and protocol.labels else None
+        marker = f"loading-{uuid.uuid4().hex}"
         try:
+            if labelled is not None:
+                await self.client.send(
+                    server, "/update_weight_version", {"new_version": marker}, max_bytes=_ANSWER_BYTES
+                )
             for path, body in update.calls:
                 await self.client.send(server, path, dict(body), max_bytes=_ANSWER_BYTES)
+            if labelled is not None:  # a process that was started in between has neither the weights nor the mark
+                found = await self.client.send(server, "/weight_info", None, max_bytes=_ANSWER_BYTES)
+                if not isinstance(found, dict) or found.get("weight_version") != marker:
+                    raise TryAgainError("it was started again while it was given its weights", lost=True)
+                labelled.label = None
             await self._label(server, update.version)
         except TryAgainError as error:
             self._forget(server)
@@ -337,6 +349,8 @@ class Replicas:
 
     async def _ask_for(self, key: str, prompt: list[int], budget: int, seed: int | None) -> tuple[Completion, bool]:
         async def ask(server: Server) -> tuple[Completion, bool]:
+            if self._aborting:  # an update must not wait for a server that is down
+                return Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), True, self.version), True
             protocol = await self._checked(server, prompt)
             try:
                 return await self._post(protocol, server, prompt, budget, self._wanted(budget, seed), key)

@@ -22,12 +22,6 @@ POLICY_NAMES: Final = (
 )
 """What a policy can be called, for help texts."""
 
-ROLLOUT_NAMES: Final = (
-    "continuous (transformers' continuous batching on the trained weights), vllm: (vLLM in this process), vllm:FOLDER,"
-    " http(s)://… (vLLM servers), sglang:http(s)://… (SGLang servers)"
-)
-"""What `PolicyConfig.rollout` can be, for help texts."""
-
 MODEL_SCHEMES: Final = ("hf", "vllm")
 """What may stand before the colon of a model's name; any other text with a colon, but for a URL, names code."""
 
@@ -64,8 +58,10 @@ class PolicyConfig:
         attention: transformers' name of an attention implementation ("flash_attention_2", …); None chooses.
         options: Further keywords of the policy's class: `CausalLMPolicy`, `OpenAIPolicy`, `vllm.LLM`, or of the
             callable of `module:callable`.
-        rollout: In training, the engine that samples instead of the trained policy's own, as `ROLLOUT_NAMES` lists them; it
-            is given the weights after each update. None samples with the policy itself.
+        rollout: In training, the engine that samples instead of the trained policy's own, which is given the
+            weights after each update: "continuous" (transformers' continuous batching on the trained weights), "vllm:" or
+            "vllm:FOLDER" (vLLM in this process), "http(s)://…" (vLLM servers), "sglang:http(s)://…" (SGLang servers). None
+            samples with the policy itself.
         rollout_options: Keywords of that engine: of `transformers.ContinuousBatchingConfig`, `vllm.LLM` or `OpenAIPolicy`;
             for servers also `weights_dir`, `adapter` and `mode` (`ServerRollout`).
 

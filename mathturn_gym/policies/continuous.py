@@ -75,25 +75,27 @@ class ContinuousPolicy:
         free_cache: bool | None = None,
         **options: Any,
     ) -> None:
-        try:
-            from transformers import GenerationConfig
-            from transformers.generation.configuration_utils import ContinuousBatchingConfig
-        except ImportError as error:
+        import transformers
+        from transformers.generation import configuration_utils
+
+        ContinuousBatchingConfig: Any = getattr(configuration_utils, "ContinuousBatchingConfig", None)
+        known = getattr(ContinuousBatchingConfig, "__dataclass_fields__", {})
+        if "page_size" not in known:  # the pause that an update needs came with it
             raise MissingDependencyError(
-                "rollout 'continuous' needs transformers >= 5.17: pip install --upgrade transformers"
-            ) from error
+                f"rollout 'continuous' needs transformers >= 5.17, and {transformers.__version__} is installed:"
+                " pip install --upgrade transformers"
+            )
         if sampling.min_p:
             raise InvalidValueError("min_p must be 0 with rollout 'continuous', which does not sample with it")
         self._model: Any = model.get_base_model() if hasattr(model, "peft_config") else model
         self._attention: str | None = options.pop("attention", None)
-        known = ContinuousBatchingConfig.__dataclass_fields__
         for name in options:
             if name not in known:
                 raise_unknown_name("rollout option", name, known)
         chosen = {"seed": seed % 2**31, **_cpu_limits(self._model), **options, "return_logprobs": True}
         self._config = ContinuousBatchingConfig(**chosen)
         width = int(self._model.get_input_embeddings().weight.shape[0])
-        make: Any = GenerationConfig
+        make: Any = transformers.GenerationConfig
         self._generation = make(
             do_sample=sampling.temperature > 0.0,
             temperature=sampling.temperature or 1.0,

@@ -11,6 +11,7 @@ position alone.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections import deque
@@ -34,6 +35,12 @@ MIN_SHARED = 16
 
 PREFILL_TOKENS = 16384
 """Most tokens of one prefill pass, padding included. It bounds activations, not caches."""
+
+_UNASKED = 2**30
+"""Bytes of keys and values up to which free memory is not looked up."""
+
+_SHARE = 0.8
+"""Share of the free memory that keys and values may take; activations and logits need some as well."""
 
 SLACK = 256
 """Columns that a new arena has to spare for later turns (fewer where contexts are shorter)."""
@@ -270,10 +277,47 @@ class DecodingLoop:
         # A prefill is a pass in which the running rows do not move: a few requests are worth waiting for.
         if room <= 0 or (self._active and room < math.ceil(self._refill * (len(self._active) + room))):
             return
+        room = self._fitting(room)
         self._admitted = [self._waiting.popleft() for _ in range(room)]
         for batch in _batches(self._plan(self._admitted)):
             self._prefill(batch)
         self._admitted = []
+
+    def _fitting(self, room: int) -> int:
+        """How many of the first `room` waiting rows memory has room for; fewer become the limit from now on.
+
+        Asking for an arena that does not fit ends a GPU's run with an error of its own, and gets a CPU's process killed.
+
+        Raises:
+            PolicyError: it has no room for a single row.
+        """
+        longest = max(len(row.context) + len(row.ids) for row in itertools.islice(self._waiting, room))
+        # What `_prefill` asks for; an arena that has to grow later meets `_halve`.
+        columns = longest + min(max(row.left for row in itertools.islice(self._waiting, room)), max(longest, 64))
+        each = columns * self._runner.bytes_per_id
+        wanted = (len(self._active) + room) * each
+        if wanted <= max(_UNASKED, self._arena.nbytes):
+            return room
+        free = self._runner.free_bytes()
+        if free is None or wanted <= _SHARE * (free + self._arena.nbytes):
+            return room
+        fits = int(_SHARE * (free + self._arena.nbytes) // each)
+        if fits < 1 and not self._active:
+            raise PolicyError(
+                f"keys and values of one context of {columns} ids take {each / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are"
+                ' free: shorten the contexts, or sample on an engine with a paged cache (PolicyConfig(rollout="continuous"))'
+            )
+        self.max_rows = max(1, fits)
+        _LOG.warning(
+            "%d contexts of %d ids would take %.0f GiB of keys and values, and %.0f GiB are free: going on with"
+            ' max_batch_size=%d (rollout="continuous" has a paged cache, for more)',
+            len(self._active) + room,
+            columns,
+            wanted / 2**30,
+            free / 2**30,
+            self.max_rows,
+        )
+        return max(0, min(room, self.max_rows - len(self._active)))
 
     def _plan(self, rows: Sequence[Row]) -> list[_Prefill]:
         """Plans the ids that each context must still be fed; rows with equal contexts share one prefill."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from mathturn_gym.types import Ids
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_MEMORY: Final = Path("/proc/meminfo")
 _ATTENTION = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -52,6 +54,26 @@ class ModelRunner:
     def device(self) -> torch.device:
         """The device of the model."""
         return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
+
+    @property
+    def bytes_per_id(self) -> int:
+        """Bytes of an id's keys and values in all layers."""
+        inner = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+        config = inner.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        kind = self.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inner.dtype
+        return int(2 * self.num_layers * heads * size * dtype.itemsize)
+
+    def free_bytes(self) -> int | None:
+        """Memory that is free on the model's device; None where that cannot be asked."""
+        if self.device.type == "cuda":
+            return torch.cuda.mem_get_info(self.device)[0]
+        if self.device.type != "cpu" or not _MEMORY.is_file():
+            return None
+        lines = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="ascii").splitlines() if ":" in line)
+        return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
 
     def weights_mark(self) -> tuple[tuple[int, int], ...]:
         """A value that changes whenever a weight does: torch counts the writes to each tensor."""

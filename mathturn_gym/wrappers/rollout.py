@@ -140,7 +140,8 @@ class ServerRollout(OpenAIPolicy):
             support=source.sampling.truncates,
             api_key=os.environ.get("MATHTURN_API_KEY"),
             **_sampling(source),
-            **{"endpoint": "auto", **options},
+            # About a quarter of an hour: a large model is loaded for minutes where its server is started again.
+            **{"endpoint": "auto", "retries": 60, **options},
         )
         try:
             self.sync(source.version)  # whatever the servers were started with
@@ -166,7 +167,7 @@ class ServerRollout(OpenAIPolicy):
                 shutil.rmtree(old)
 
     def close(self) -> None:
-        """See `RolloutEngine.close`; the weights' files are deleted where nobody has named their folder."""
+        """See `RolloutEngine.close`; the weights' files are deleted unless `weights_dir` was given."""
         super().close()
         if self._own_folder:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -11,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from mathturn_gym.base.files import locked, replacing, sync, tidy, write_atomically
+from mathturn_gym.base.files import (
+    append_block,
+    bounded_lines,
+    holds_anything,
+    locked,
+    replacing,
+    sync,
+    tidy,
+    write_atomically,
+)
 from mathturn_gym.errors import LockedError, StorageError
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")
@@ -251,3 +261,51 @@ def test_what_killed_writers_left_is_tidied_away_and_nothing_else(tmp_path: Path
         (tmp_path / name).write_text("x")
     tidy(tmp_path)
     assert {one.name for one in tmp_path.iterdir()} == set(names[1:])
+
+
+def test_a_block_that_cannot_be_appended_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, whole = tmp_path / "log.jsonl", os.write
+    append_block(path, "one\n")
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) < 4:
+            raise OSError(errno.ENOSPC, "no space")
+        return whole(descriptor, data[:2])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="no space"):
+        append_block(path, "two\n")
+    monkeypatch.undo()
+    append_block(path, "three\n")
+    assert path.read_text() == "one\nthree\n"
+
+
+def test_scratch_files_are_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.123-0123abcd.new").touch()
+    assert not holds_anything(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert holds_anything(tmp_path)
+
+
+def test_lines_after_one_that_is_too_long_are_read() -> None:
+    lines = bounded_lines(io.BytesIO(b"ab\n" + b"x" * 25 + b"\ncd\n" + b"y" * 10 + b"\nef"), 10)
+    assert list(lines) == [b"ab\n", None, b"cd\n", None, b"ef"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_syncing_keeps_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    sync(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_other_writers_of_a_file_wait(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    writer = threading.Thread(target=append_block, args=(path, "late\n"))
+    with locked(path):
+        writer.start()
+        writer.join(0.1)
+        assert writer.is_alive()
+    writer.join()
+    assert path.read_text() == "late\n"

@@ -224,13 +224,14 @@ def test_recomputed_logprobs_make_the_first_ratio_one(made: Make) -> None:
     torch.testing.assert_close(found.advantages, batch.advantages)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize(
     ("settings", "recomputes"),
     [
         ({}, False),
         ({"precision": "bfloat16"}, True),
         ({"precision": "bfloat16", "recompute_logprobs": False}, False),
-        ({"dtype": "bfloat16"}, True),
+        ({"policy.dtype": "bfloat16", "policy.lora": {"r": 2}}, True),
         ({"importance_cap": 2.0}, True),
         ({"recompute_logprobs": True}, True),
     ],

@@ -68,7 +68,7 @@ def test_the_environment_that_is_named_decides_what_it_takes(env_id: str) -> Non
         ({"learning_rat": 1}, "unknown setting 'learning_rat': did you mean 'learning_rate'"),
         (
             {"gae_lambda": 1},
-            "unknown setting 'gae_lambda'.*; options of grpo: entropy_weight, kl_weight, reward_kl, group_size",
+            "unknown setting 'gae_lambda'.*; options of grpo: entropy_weight, kl_weight, kl, reward_kl, group_size",
         ),
         ({"estimator": "grpo"}, "unknown setting 'estimator'"),
         (

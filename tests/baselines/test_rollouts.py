@@ -148,6 +148,57 @@ def test_training_on_a_server(server: Any, tmp_path: Path, caplog: Any) -> None:
     assert caplog.text.count("it samples with other weights") == 1
 
 
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_deaths_of_a_server_lose_and_double_no_episode(server: Any, count: int) -> None:
+    """It comes back with its first weights: what it samples with those must never be taken for a version's."""
+    server.tokens = True
+
+    def sampled(choice: dict[str, Any]) -> dict[str, Any]:
+        name = Path(server.weights).name
+        logprob = -(int(name.rpartition("-")[2]) + 1) / 8 if "-" in name else -9.0
+        for one in choice["logprobs"]["content"]:
+            one["logprob"] = logprob
+        return choice
+
+    server.change = sampled
+    options = {"backoff": 0.001, "retries": 400}
+    settings: dict[str, Any] = {"policy.rollout": server.url, "policy.rollout_options": options, "max_staleness": 1}
+    trainer = Trainer(run_config(10**6, **settings, **{"env.max_completion_tokens": 6, "evaluation.episodes": 0}))
+    deaths, over = [0], threading.Event()
+
+    def kill() -> None:
+        while deaths[0] < count:
+            asked = len(server.asked)
+            while len(server.asked) < asked + 30 and not over.wait(0.001):
+                pass  # it has work
+            dropped, server.dead = server.dropped, True
+            while server.dropped == dropped and not over.wait(0.001):
+                pass  # it takes longer to start than a client takes to notice
+            with server.lock:  # another process at the same address
+                server.weights, server.label, server.dead = "old", "default", False
+            deaths[0] += 1
+        over.set()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    drawn: list[Any] = []
+    try:
+        while not over.is_set():
+            batch = trainer.draw()
+            drawn += batch.episodes
+            trainer._learn(batch)
+    finally:
+        over.set()
+        killer.join()
+        trainer.close()
+    assert deaths == [count]
+    assert [episode.index for episode in drawn] == list(range(len(drawn)))
+    for episode in drawn:
+        versions, logprobs = episode.versions[episode.loss_mask], episode.logprobs[episode.loss_mask]
+        assert logprobs.tolist() == (-(versions + 1) / 8).tolist(), (versions, logprobs)
+    assert len({int(version) for episode in drawn for version in episode.versions[episode.loss_mask]}) > 1
+
+
 def test_a_run_of_an_engine_is_resumed_with_its_weights(server: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"policy.rollout": server.url, "env.max_completion_tokens": 4, "evaluation.episodes": 0}
     train(run_config(8, **settings), run_dir=tmp_path / "run")

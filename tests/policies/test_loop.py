@@ -493,3 +493,32 @@ def test_recurrent_models_are_refused() -> None:
             MambaForCausalLM(MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, state_size=4)),
             stop_ids=[],
         )
+
+
+def test_rows_beyond_what_is_free_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Memory for three rows: three decode at once, and each gets the sample that it always gets."""
+    asked = [np.concatenate([[3 + row], np.arange(4, 43)]) for row in range(8)]
+    expected = CausalLMPolicy(make(llama), stop_ids=[]).complete(asked, max_tokens=[20] * 8, seeds=range(8))
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+    each = 60 * policy._runner.bytes_per_id
+    monkeypatch.setattr("mathturn_gym.policies.loop._UNASKED", 0)
+    monkeypatch.setattr("mathturn_gym.policies.runner.ModelRunner.free_bytes", lambda self: int(3.1 * each / 0.8))
+    found = policy.complete(asked, max_tokens=[20] * 8, seeds=range(8))
+    assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in expected]
+    assert policy.max_batch_size == 3
+    assert policy.stats.decode_passes >= 3 * 19
+    assert "max_batch_size=3" in caplog.text
+    monkeypatch.setattr("mathturn_gym.policies.runner.ModelRunner.free_bytes", lambda self: each // 4)
+    policy.drop_caches()
+    with pytest.raises(PolicyError, match=r'one context of 60 ids take .*rollout="continuous"'):
+        policy.complete(asked[:1], max_tokens=[20], seeds=[0])
+
+
+def test_the_bytes_of_an_id_are_those_of_its_keys_and_values() -> None:
+    policy = CausalLMPolicy(make(llama), stop_ids=[])
+    policy.complete([np.arange(3, 10)], max_tokens=[1])
+    layers = policy._loop._arena._layers
+    rows, columns = policy._loop._arena.rows, policy._loop._arena.columns
+    held = sum(tensor.nbytes for layer in layers for tensor in layer.buffers or ())
+    assert held == rows * columns * policy._runner.bytes_per_id
+    assert (policy._runner.free_bytes() or 1) > 0

@@ -73,8 +73,8 @@ def test_an_aborted_answer_goes_on_with_the_new_weights(tokens: Any) -> None:
     assert [body["cache_salt"].rpartition("-")[2] for body in (first, second)] == ["1", "2"]
     assert completion.versions.tolist() == [1, 1] + [2] * (len(completion) - 2)
     assert len(completion) > 2
-    order = [p for p in tokens.paths if p.startswith(("/pause", "/collective", "/resume", "/update_weight_version"))]
-    assert order[-4:] == ["/pause?mode=abort", "/collective_rpc", "/update_weight_version", "/resume"]
+    order = [p for p in tokens.paths if p.startswith(("/pause", "/collective", "/resume", "/weight_info"))]
+    assert order[-4:] == ["/pause?mode=abort", "/collective_rpc", "/weight_info", "/resume"]
 
 
 def test_weights_that_a_server_keeps_requests_for_need_versions_per_id(server: Any) -> None:

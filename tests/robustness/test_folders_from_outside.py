@@ -37,6 +37,7 @@ from mathturn_gym.policies.config import MODEL_SCHEMES
 from mathturn_gym.problems import load_problems
 from mathturn_gym.show.view import sources, write_view
 from mathturn_gym.testing import synthetic_episode
+from mathturn_gym.verifier.audit import load_cases
 from mathturn_gym.wrappers import load_policy
 
 RUNNER = CliRunner()
@@ -255,6 +256,10 @@ READERS: dict[str, Callable[[Path], object]] = {
     "checkpoint/model.safetensors": lambda run: fingerprint(run / "checkpoint"),
     "episodes_train.jsonl": lambda run: list(read_episodes(run / "episodes_train.jsonl", strict=True)),
     "episodes_train.parquet": lambda run: list(read_episodes(run / "episodes_train.parquet", strict=True)),
+    "answers.jsonl": lambda run: RUNNER.invoke(
+        app, ["verify", "--file", str(run / "answers.jsonl")], catch_exceptions=False
+    ),
+    "cases.jsonl": lambda run: load_cases(run / "cases.jsonl"),
     "problems.jsonl": lambda run: load_problems(run / "problems.jsonl"),
     "problems.json.gz": lambda run: load_problems(run / "problems.json.gz"),
     "problems.parquet": lambda run: load_problems(run / "problems.parquet"),

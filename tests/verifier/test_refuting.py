@@ -39,10 +39,17 @@ def judged(rows: list[dict[str, Any]], extract: str, form: Any) -> list[tuple[di
     return [(row, text, verdict.status is Status.RIGHT) for (row, text), verdict in zip(pairs, verdicts, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["refuting_first", "refuting_second", "refuting_third", "refuting_fourth"])
-@pytest.mark.parametrize("setting", SETTINGS)
+# The later sets are long: by default they run in one setting.
+RUNS = [
+    pytest.param(name, setting, marks=[pytest.mark.slow] if long and setting != SETTINGS[1] else [])
+    for name, long in [("first", False), ("second", False), ("third", True), ("fourth", True), ("fifth", True)]
+    for setting in SETTINGS
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), RUNS)
 def test_nothing_wrong_is_accepted_and_little_that_is_right_refused(name: str, setting: dict[str, Any]) -> None:
-    rows = rows_of(name)
+    rows = rows_of(f"refuting_{name}")
     assert sum(not row["label"] for row in rows) >= 200
     assert sum(row["label"] for row in rows) >= 80
     found = judged(rows, **setting)

@@ -171,8 +171,8 @@ class Task:
             InvalidValueError: an unknown name or setting (the nearest is suggested), a value outside its range, or no
                 budget, neither in the file nor here.
 
-        >>> load_task("lins").config("grpo", {"clip": 0.1}, budget={"tokens": 1000}).algorithm
-        GRPO(entropy_weight=0.005, kl_weight=0.0, reward_kl=0.0, group_size=2, clip=0.1, clip_high=None, discount=1.0)
+        >>> load_task("lins").config("grpo", {"clip": 0.1}, budget={"tokens": 1000}).algorithm.to_json()["clip"]
+        0.1
         """
         if budget is None and not self.trains:
             raise InvalidValueError(

@@ -202,7 +202,8 @@ class _SessionMessages:
             self._began = 0.0
         try:
             await self._send(message)
-        except OSError:  # by which a server says that the client has left
+        # The client has left, or uvicorn has closed the connection itself (a message too large) while a reply was in work.
+        except (OSError, RuntimeError):
             self.gone = True
             raise
 
@@ -211,8 +212,8 @@ def unreadable(data: str | bytes) -> str | None:
     """What is wrong with a message, or None for a JSON object that every reader behind this one can read.
 
     Python's own parser takes more than JSON (NaN, and 1e999, which no reply can quote), and fails in ways that OpenEnv does
-    not expect: `RecursionError` for deep nesting, `ValueError` for an integer of thousands of digits. Halves of surrogate pairs parse, and cannot be sent
-    back.
+    not expect: `RecursionError` for deep nesting, `ValueError` for an integer of thousands of digits. Halves of surrogate
+    pairs parse, and cannot be sent back.
     """
     try:
         text = data if isinstance(data, str) else data.decode()

@@ -55,7 +55,7 @@ class GuessGeometric(GuessNumber):
     """`Guess a number from 1 to 7.`: each number has three quarters of the probability of the one before it.
 
     >>> GuessGeometric(7).get(seed=0, index=1).gold
-    ('4',)
+    ('1',)
     """
 
     prior = "-geometric"

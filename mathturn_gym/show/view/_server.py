@@ -144,7 +144,6 @@ class ViewServer:
             self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(follower, self._token))
         except (OSError, OverflowError) as error:
             raise InvalidValueError(f"port {port} cannot be used ({error}); 0 takes a free one") from error
-        self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/{self._token}/"
 
     def run(self) -> None:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mathturn_gym.base.files import parse_json
+from mathturn_gym.base.files import parse_json, read_text
 from mathturn_gym.errors import ProblemFileError, raise_unknown_name
 
 SUITES = ("suite", "classes")
@@ -62,7 +62,7 @@ def load_cases(path: Path | None = None, *, suite: str = "suite") -> list[Case]:
     else:
         name = str(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise ProblemFileError(f"{name} cannot be read: {error}") from error
     return [_case(name, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]

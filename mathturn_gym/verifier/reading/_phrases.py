@@ -139,6 +139,13 @@ _TOTALS = re.compile(
     r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b"
 )
 _MAX_COUNTED = 12
+# `contradicts the claim`: what stands before an article is a verb.
+_VERB = re.compile(r"[a-z]+s (?:the|an?|this|that|my|our|your|his|her|its|their)\b")
+# Parts and large numbers in Spanish, French, German, Italian and Portuguese.
+_ABROAD = re.compile(
+    r"\b(?:\w+(?:[éeè]sim[oaie]s?|i[eè]mes?|avos|tel|illon[ei]s?|illones|illiards|illiarden|illionen|ilhões)|d[eé]cim[oa]s|tercios|"
+    r"cuartos|quintos|tiers|quarts|mitad|metade|moiti[eé]|docenas|douzaines|dutzend|miles|milhares|tausend\w*|hundert\w*|hälfte)\b"
+)
 # Where sentences end in their verb.
 _FINAL = re.compile(r"(?:です|である|だ|입니다|이다|है|হয়|ครับ|ค่ะ)[\s。.]*\Z")
 _WORDS_BEHIND = re.compile(r"[^\W\d_]+(?:['’][a-z]+)?")
@@ -177,6 +184,8 @@ def may_follow(words: str, *, one: bool = False) -> bool:
     if not plain or _MEASURES.fullmatch(plain):
         return True
     if any(char > "\u024f" or char.isdigit() or char in "=<>+*^|&~?%" for char in plain):
+        return False
+    if _VERB.match(plain) is not None or _ABROAD.search(plain) is not None:
         return False
     parts = _WORDS_BEHIND.findall(plain)
     first = parts[0] if parts else ""
@@ -221,7 +230,7 @@ def may_precede(words: str) -> bool:
     >>> [may_precede(words) for words in ("The answer is", "exactly", "half of", "the largest value of $n$ is", "never")]
     [True, True, False, True, False]
     """
-    if "\\{" in words or "\\(" in words:
+    if "\\{" in words or "\\(" in words or (words[-1:] == ">" != words[-2:-1] and words[-2:] not in ("=>", "->")):
         return False
     plain = " ".join(_ELSEWHERE.sub(" ", words).split()).strip(" ,;(\"'“")
     if not plain:

@@ -143,6 +143,8 @@ def strip_span(text: str, start: int, end: int) -> Span:
     """A place without the quotes, emphasis, punctuation and spaces around it."""
     begin = start
     while start < end and text[start] in _LEADING:
+        if text[start] == ">" and text[start + 1 : start + 2].isalnum() and text[start - 1 : start] not in ("=", "-"):
+            break  # a relation, and no mark of a quotation
         start += 1
     while end > start and text[end - 1] in _TRAILING:
         # A quote that nothing opened is a prime: `45'`, `f(x)'`.
@@ -152,10 +154,12 @@ def strip_span(text: str, start: int, end: int) -> Span:
             and text[end - 2].isalnum() | (text[end - 2] in ")}'")
         ):
             break
+        if text[end - 3 : end] == "...":
+            break
         if text[end - 1] == "_" and "_" not in text[begin : end - 1]:
             break
         # A factorial's sign, a bracket's dot: punctuation only where something else is left.
-        if text[end - 1] == "!" and text[end - 2 : end - 1].isalnum():
+        if text[end - 1] == "!" and (text[end - 2 : end - 1].isalnum() or text[end - 2 : end - 1] in tuple(")}]")):
             break
         end -= 1
     return start, end
@@ -221,7 +225,7 @@ _LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}")
 _INDEX = re.compile(r"_\s*(?:\{[^{}]*\}|\w)")
 # What may follow a value and not change it: a reason, or where it comes from.
 _REASON = re.compile(
-    r"[\s,;:(\-–—$*]*(?:because|since|as|so|i think|i believe|obtained|by|using|from|and (?:so|thus|hence)|due to|given|"
+    r"[\s,;:(\-–—$*]*(?:because|since|as (?:shown|required|desired|needed|claimed|above|expected|wanted|we|it|there|each|you|can)|so|i think|i believe|obtained|by|using|from|and (?:so|thus|hence)|due to|given|"
     r"calculated|rounded|if rounded|approximately|or (?:about|approximately)|i\.e\.|that is"
     r"|(?:and (?:we|this|that|the)|which (?:was|we|makes|means)|found)\b(?!.*\b(?:is|are|be|as|to|too)\b)"
     # "Which is 18 cm" repeats the value, and "which is impossible" refuses it.
@@ -252,6 +256,8 @@ def words_behind(text: str, start: int, value: Span, end: int) -> str | None:
     if not may_precede(_INDEX.sub("", text[start : value[0]])):
         return None
     rest = text[value[1] : end]
+    if rest.startswith(("...", "…")):
+        return None
     if rest[:1] in _QUOTES and rest[:1] and text[value[0] - 1 : value[0]] not in ("'", '"', "‘", "’", "“"):
         # Minutes or inches, and no quote.
         return None

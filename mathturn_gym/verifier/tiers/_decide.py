@@ -116,6 +116,11 @@ _SIDE_BY_SIDE = re.compile(r"\d\s+\d")
 _BROKEN_OFF = re.compile(r"(?:\\(?:ldots|cdot|times|frac|sqrt)|[-+*/^_=<>{(]|\A[^\[\]]*\[)\s*\Z")
 
 
+def _is_broken_off(text: str) -> bool:
+    """Whether a text ends in an operator or in dots, or before a brace was closed."""
+    return _BROKEN_OFF.search(text) is not None or text.count("{") > text.count("}")
+
+
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 
@@ -157,7 +162,7 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     # `1, 234` is no number, though it is `1,234` without its space.
     if answer.squeezed == gold.squeezed and answer.squeezed and not (answer.value is None and gold.value is not None):
         return _FOUND["exact", True]
-    if _BROKEN_OFF.search(answer.text) is not None and _BROKEN_OFF.search(gold.text) is None:
+    if _is_broken_off(answer.text) and not _is_broken_off(gold.text):
         return Finding(Status.WRONG, "broken off", "text")
     if gold.value is not None and answer.value is not None:
         return _rational(gold, answer, evaluated, rounding)
@@ -411,6 +416,15 @@ def _states(answer: Prepared) -> bool:
     )
 
 
+def _applied_to_zero(node: Node) -> bool:
+    """Whether a zero stands behind a letter, as an argument does."""
+    return any(
+        item.kind == "mul"
+        and any(a.kind == "sym" and b.kind == "num" and not b.value for a, b in itertools.pairwise(item.args))
+        for item in walk(node)
+    )
+
+
 def _rational(gold: Prepared, answer: Prepared, evaluated: bool, rounding: Rounding) -> Finding:
     assert gold.value is not None
     assert answer.value is not None
@@ -510,6 +524,9 @@ def _may_be_compared(gold: Parsed, answer: Parsed) -> bool:
 
 
 def _same_reading(gold: Parsed, answer: Parsed, rounding: Rounding) -> bool | None:
+    if _applied_to_zero(answer.node) and not _applied_to_zero(gold.node):
+        # `x + 1 + f(0)` is read as a product, and f(0) is no zero.
+        return False
     if answer.approximate and not gold.approximate and is_equation(gold.node):
         # AB is 5: that it is about 5 says less.
         return False

@@ -396,6 +396,8 @@ class _Bare(Transformer):
 
     def visit_mul(self, node: Node) -> Node:
         args = tuple(self.visit(arg) for arg in node.args if arg.value not in ("\\angle", "\\triangle"))
+        if len(args) == len(node.args) - 1 == 2:
+            return node  # no angle has two letters
         return args[0] if len(args) == 1 else Node("mul", args)
 
 

@@ -473,6 +473,10 @@ def _equation_and_value(gold: Node, answer: Node, rounding: Rounding) -> bool | 
         if other.kind in ("list", "rel"):
             return _same_lists(gold, answer, rounding) if other.kind == "list" else None
         return False if other.kind not in ("tuple", "set") else None
+    if name is not None and name.kind == value.kind == "tuple" and len(name.args) == len(value.args):
+        # (y, x) = (4, -3) is the point (-3, 4).
+        order = sorted(range(len(name.args)), key=lambda index: str(name.args[index].value))
+        value = Node("tuple", tuple(value.args[index] for index in order))
     if other.kind == "list" and value.kind != "list":
         value = _spread(value)
     return same(value, answer, rounding) if equation is gold else same(gold, value, rounding)

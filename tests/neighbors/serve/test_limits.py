@@ -534,3 +534,28 @@ def test_a_malformed_body_is_a_400(serving: Serving, body: bytes, caplog: pytest
     status, text, _ = get(f"{server.url}/reset", body, {"Content-Type": "application/json"})
     assert (status, "the body" in text) == (400, True)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("after sending 'websocket.close'"), ConnectionResetError()])
+def test_a_reply_to_a_connection_that_was_closed_is_no_error_of_the_server(serving: Serving, error: Exception) -> None:
+    """One in an hour of mixed load: an oversized message came while the reply to the one before was in work."""
+    import asyncio
+
+    server = serving()
+    middleware = server.app.middleware_stack.app
+    while type(middleware).__name__ != "ServerMiddleware":
+        middleware = middleware.app
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.send", "text": "late"})
+
+    async def send(message: Any) -> None:
+        raise error
+
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    middleware._app = app
+    scope = {"type": "websocket", "path": "/ws", "headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1)}
+    asyncio.run(middleware(scope, receive, send))
+    assert server.sessions == 0

@@ -84,8 +84,14 @@ def test_a_line_that_is_still_written_is_waited_for(tmp_path: Path, before: list
     assert [one.log.left_out for one in follower._logs] == [[]]
 
 
-def test_a_tokenizer_that_is_given_is_used(tmp_path: Path, before: list[Episode]) -> None:
+def test_a_tokenizer_that_is_given_is_used_and_else_the_runs(
+    tmp_path: Path, before: list[Episode], monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_episodes(tmp_path / "episodes.jsonl", before[:1])
+    asked: list[Path] = []
+    monkeypatch.setattr("mathturn_gym.show.view._server.find_tokenizer", asked.append)
+    Follower([tmp_path, tmp_path / "episodes.jsonl"])
+    assert asked == [tmp_path, tmp_path]
     with pytest.raises(InvalidValueError, match="no-such-tokenizer"):
         Follower([tmp_path], tokenizer="no-such-tokenizer")
 
