@@ -2,7 +2,7 @@
 
 Labels follow from how a row is made, never from a verifier. A row has `gold`, `response`, `kind`, `label` (mathematical
 equality), `evaluated` (the label under form="evaluated", where it differs), `category` (positive, negative, exploit,
-pathological) and `source` (the kind of row within its category; docs/verifier_suite.md explains each).
+pathological) and `source` (the kind of row within its category; docs/verifier.md describes the suite).
 """
 
 from __future__ import annotations
