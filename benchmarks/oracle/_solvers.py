@@ -120,7 +120,7 @@ def linear(text: str) -> Any:
     return root_of(find(r"x: (.+)\. Give", text)[0])
 
 
-@solves("lins")
+@solves("lins", "lins-pairs")
 def lins(text: str) -> Any:
     """The same, in the generator's wording."""
     return root_of(find(r"Solve (.+) for x\.", text)[0])
