@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from mathturn_gym.base.files import parse_json
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError, install_extra
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class HttpClient:
         try:
             import httpx2
         except ImportError as error:
-            raise MissingDependencyError(f"{needed_by} needs httpx2: pip install 'mathturn-gym[openai]'") from error
+            raise MissingDependencyError(f"{needed_by} needs httpx2: {install_extra('openai')}") from error
         if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key and " " not in api_key):
             raise InvalidValueError("api_key must be printable ASCII without spaces (a line break at its end?)")
         self._timeout = timeout

@@ -303,5 +303,5 @@ class TestParquet:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-        with pytest.raises(MissingDependencyError, match=r"mathturn-gym\[data\]"):
+        with pytest.raises(MissingDependencyError, match=r"pip install '\.\[data\]'"):
             ProblemFile(tmp_path / "d.parquet")

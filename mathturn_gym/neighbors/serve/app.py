@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import json
 import logging
 import secrets
 import sys
@@ -13,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from mathturn_gym.env.config import EnvConfig
-from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError
+from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, install_extra
 from mathturn_gym.neighbors.serve._middleware import LOOPBACK, ServerMiddleware
 from mathturn_gym.neighbors.serve.environment import (
     MathAction,
@@ -30,11 +31,12 @@ try:
     from fastapi.responses import HTMLResponse, JSONResponse
     from openenv.core.env_server import ConcurrencyConfig, create_fastapi_app
 except ImportError as error:  # pragma: no cover - in an environment of its own
-    raise MissingDependencyError("the server needs OpenEnv: pip install 'mathturn-gym[serve]'") from error
+    raise MissingDependencyError(f"the server needs OpenEnv: {install_extra('serve')}") from error
 
 
 _LOG = logging.getLogger(__name__)
 _SESSION_ROUTES: Final = ("/reset", "/step", "/state")
+_IN_SESSIONS: Final = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
 _SWITCH_INTERVAL: Final = 0.0005
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
@@ -90,7 +92,7 @@ def create_app(
         mode="simulation",
     )
     app.title, app.description = "mathturn_gym", "A multi-turn mathematics environment in OpenEnv's protocol."
-    # There are no tools here, and sessions opened over HTTP would only take places. OpenEnv gives each request over HTTP an
+    # OpenEnv's /mcp would make an environment to say that it has no tools (ours does not), and sessions opened over HTTP would only take places. OpenEnv gives each request over HTTP an
     # environment of its own, in which no step can follow a reset.
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", None) not in ("/mcp", *_SESSION_ROUTES)
@@ -225,11 +227,17 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def session_route() -> JSONResponse:
-        text = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
-        return JSONResponse({"detail": text}, 410)
+        return JSONResponse({"detail": _IN_SESSIONS}, 410)
 
     for path in _SESSION_ROUTES:
         app.add_api_route(path, session_route, methods=["GET", "POST"], include_in_schema=False)
+
+    @app.post("/mcp", tags=["Environment Control"])
+    async def mcp(request: Request) -> dict[str, Any]:
+        """JSON-RPC's "method not found": there are no tools. OpenEnv's validator asks that this path answers."""
+        asked = json.loads(await request.body() or "{}").get("id")
+        error = {"code": -32601, "message": f"this environment has no tools: {_IN_SESSIONS}"}
+        return {"jsonrpc": "2.0", "id": asked if isinstance(asked, (str, int)) else None, "error": error}
 
     async def mistake(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)
