@@ -20,6 +20,7 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_CHAT_BYTES: Final = 2**20
 _SHOWN: Final = 500
 """Characters of a refusal that are shown."""
 
@@ -180,6 +181,30 @@ class HttpClient:
             moved = f"redirects to {answered['Location']!r}: give that URL" if "Location" in answered else "refuses"
             raise PolicyError(self.scrubbed(f"{url} {moved}: HTTP {status} {self._shown(data)}"))
         return self._parsed(url, data)
+
+    async def chat(self, server: Server, fields: Mapping[str, Any]) -> tuple[str, bool]:
+        """Asks a chat model: `POST /chat/completions`.
+
+        Args:
+            server: Whom to ask; its URL is what OpenAI's clients call `base_url`.
+            fields: Of the request; those that are None are left out.
+
+        Returns:
+            The message's text ("" where it has none), and whether the server's budget cut it off.
+
+        Raises:
+            TryAgainError: as for `send`.
+            PolicyError: as for `send`, or an answer without a message.
+        """
+        body = {name: value for name, value in fields.items() if value is not None}
+        answer = await self.send(server, "/chat/completions", body, max_bytes=_CHAT_BYTES)
+        try:
+            choice = answer["choices"][0]
+            content, cut = choice["message"]["content"], choice.get("finish_reason") == "length"
+        except (KeyError, IndexError, TypeError, AttributeError):
+            shown = self.scrubbed(str(answer)[:200])
+            raise PolicyError(f"{server.url}/chat/completions answered without a message: {shown}") from None
+        return (content if isinstance(content, str) else ""), cut
 
     def scrubbed(self, text: str) -> str:
         """A text without secrets."""
