@@ -40,7 +40,7 @@ _IN_SESSIONS: Final = 'an episode is a session of the WebSocket /ws: send {"type
 _SWITCH_INTERVAL: Final = 0.0005
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
-    " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors ",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
@@ -58,7 +58,7 @@ def create_app(
     """The environment as an OpenEnv application, for any ASGI server.
 
     Besides OpenEnv's routes (`/ws`, `/schema`, `/metadata`, `/health` and the tasks) it has `/info` (settings and protocol version), `/ready` (503 where no session is free), `/metrics` (Prometheus) and `/play` (a
-    page to play an episode on).
+    page to play an episode on, also at `/` and `/web`).
 
     Args:
         env: Environment id, or a config.
@@ -67,8 +67,8 @@ def create_app(
         allowed_hosts: Names by which clients may address the server (their `Host` header); empty allows any name. None
             allows any name where there are keys, and those of this machine where there are none: a web page whose name
             was pointed at this machine is then refused.
-        allowed_origins: Web pages that may use the server, as "https://host:port"; its own may, and programs, which name
-            no page.
+        allowed_origins: Web pages that may use the server and show its page in a frame, as "https://host:port"; its own may
+            use it, and programs, which name no page.
         **keywords: Of `gym.make`; they replace those of a config.
 
     Raises:
@@ -97,7 +97,7 @@ def create_app(
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", None) not in ("/mcp", *_SESSION_ROUTES)
     ]
-    _add_routes(app, service)
+    _add_routes(app, service, " ".join(allowed_origins) or "'none'")
     if allowed_hosts is None:
         allowed_hosts = () if api_keys else LOOPBACK
     app.add_middleware(
@@ -202,7 +202,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _add_routes(app: FastAPI, service: Service) -> None:
+def _add_routes(app: FastAPI, service: Service, framed_by: str) -> None:
     page = (files("mathturn_gym") / "assets" / "serve" / "play.html").read_text(encoding="utf-8")
 
     @app.get("/info", tags=["Environment Info"])
@@ -221,10 +221,14 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Counters in Prometheus's text format."""
         return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
 
+    policy = _PAGE_HEADERS["content-security-policy"] + framed_by
+
+    @app.get("/", include_in_schema=False)
+    @app.get("/web", include_in_schema=False)  # where a Space of OpenEnv opens
     @app.get("/play", tags=["Environment Control"])
     async def play() -> HTMLResponse:
         """A page on which to play an episode."""
-        return HTMLResponse(page, headers=_PAGE_HEADERS)
+        return HTMLResponse(page, headers={**_PAGE_HEADERS, "content-security-policy": policy})
 
     async def session_route() -> JSONResponse:
         return JSONResponse({"detail": _IN_SESSIONS}, 410)
