@@ -2,7 +2,7 @@
 
 On a CPU, with the built-in model (130,000 parameters, a warm start on linear equations), about four minutes:
 
-    pip install 'mathturn-gym[trl]'
+    pip install '.[trl]'
     python examples/trl_turn_grpo.py --out runs/trl
 
 Eight GPUs, one of which serves vLLM to the seven that train:

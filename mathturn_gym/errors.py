@@ -143,6 +143,16 @@ class MissingDependencyError(MathTurnError, ImportError):
     """An optional library is not installed; the message says what to install."""
 
 
+def install_extra(extra: str) -> str:
+    """Says how to install an optional part of the package; the end of a `MissingDependencyError`'s message.
+
+    >>> install_extra("trl")
+    "install mathturn_gym with its extra [trl] (in a checkout: pip install '.[trl]')"
+    """
+    # Right before and after the first release: until then, no index knows the package's name.
+    return f"install mathturn_gym with its extra [{extra}] (in a checkout: pip install '.[{extra}]')"
+
+
 def raise_unknown_name(field: str, value: object, allowed: Iterable[str]) -> NoReturn:
     """Raises `InvalidValueError` for a name that is not among `allowed`, suggesting the nearest one.
 

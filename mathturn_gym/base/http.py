@@ -15,13 +15,14 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from mathturn_gym.base.files import parse_json
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError, install_extra
 
 T = TypeVar("T")
 
 _RETRIED: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _LONGEST_PAUSE: Final = 15.0
 """Seconds. A server that takes two minutes to start must not be left alone for two more."""
+_CHAT_BYTES: Final = 2**20
 _SHOWN: Final = 500
 """Characters of a refusal that are shown."""
 
@@ -122,7 +123,7 @@ class HttpClient:
         try:
             import httpx2
         except ImportError as error:
-            raise MissingDependencyError(f"{needed_by} needs httpx2: pip install 'mathturn-gym[openai]'") from error
+            raise MissingDependencyError(f"{needed_by} needs httpx2: {install_extra('openai')}") from error
         if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key and " " not in api_key):
             raise InvalidValueError("api_key must be printable ASCII without spaces (a line break at its end?)")
         self._timeout = timeout
@@ -182,6 +183,30 @@ class HttpClient:
             moved = f"redirects to {answered['Location']!r}: give that URL" if "Location" in answered else "refuses"
             raise PolicyError(self.scrubbed(f"{url} {moved}: HTTP {status} {self._shown(data)}"))
         return self._parsed(url, data)
+
+    async def chat(self, server: Server, fields: Mapping[str, Any]) -> tuple[str, bool]:
+        """Asks a chat model: `POST /chat/completions`.
+
+        Args:
+            server: Whom to ask; its URL is what OpenAI's clients call `base_url`.
+            fields: Of the request; those that are None are left out.
+
+        Returns:
+            The message's text ("" where it has none), and whether the server's budget cut it off.
+
+        Raises:
+            TryAgainError: as for `send`.
+            PolicyError: as for `send`, or an answer without a message.
+        """
+        body = {name: value for name, value in fields.items() if value is not None}
+        answer = await self.send(server, "/chat/completions", body, max_bytes=_CHAT_BYTES)
+        try:
+            choice = answer["choices"][0]
+            content, cut = choice["message"]["content"], choice.get("finish_reason") == "length"
+        except (KeyError, IndexError, TypeError, AttributeError):
+            shown = self.scrubbed(str(answer)[:200])
+            raise PolicyError(f"{server.url}/chat/completions answered without a message: {shown}") from None
+        return (content if isinstance(content, str) else ""), cut
 
     def scrubbed(self, text: str) -> str:
         """A text without secrets."""

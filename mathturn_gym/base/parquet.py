@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.base.files import open_regular
-from mathturn_gym.errors import MissingDependencyError
+from mathturn_gym.errors import MissingDependencyError, install_extra
 
 _FREE_VALUES: Final = 2**25
 _FREE_BYTES: Final = 2**28
@@ -40,7 +40,7 @@ def bounded_batches(
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependencyError("Parquet files need pyarrow: pip install 'mathturn-gym[data]'") from error
+        raise MissingDependencyError(f"Parquet files need pyarrow: {install_extra('data')}") from error
     with open_regular(path) as stream, pyarrow.parquet.ParquetFile(stream) as file:  # pyarrow would wait at a pipe
         _check_sizes(file.metadata, path.stat().st_size)
         leaves = map(file.schema.column, range(len(file.schema)))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mathturn_gym.base.text import visible
-from mathturn_gym.errors import MissingDependencyError
+from mathturn_gym.errors import MissingDependencyError, install_extra
 
 WIDTH: Final = 960
 HEIGHT: Final = 540
@@ -40,7 +40,7 @@ def draw_lines(lines: Iterable[tuple[str, str, str]], colors: Mapping[str, str])
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
-        raise MissingDependencyError("render_mode='rgb_array' needs pip install 'mathturn-gym[train]'") from error
+        raise MissingDependencyError(f"render_mode='rgb_array' needs {install_extra('train')}") from error
     lines = list(lines)
     heads = [k for k, line in enumerate(lines) if line[1] == "problem"]
     first = heads[0] + 1 if heads else 0
@@ -77,7 +77,7 @@ def _font() -> Any:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise MissingDependencyError("render_mode='rgb_array' needs pip install 'mathturn-gym[train]'") from error
+        raise MissingDependencyError(f"render_mode='rgb_array' needs {install_extra('train')}") from error
     from PIL import ImageFont
 
     return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf", _SIZE)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from mathturn_gym.baselines.settings import Optimization
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, install_extra
 
 _STEP: Final = "step"
 _BETAS: Final = (0.9, 0.95)
@@ -169,9 +169,7 @@ def _adamw8bit() -> Any:
     try:
         from torchao.optim import AdamW8bit
     except ImportError as error:
-        raise MissingDependencyError(
-            "optimizer 'adamw8bit' needs torchao: pip install 'mathturn-gym[lowmem]'"
-        ) from error
+        raise MissingDependencyError(f"optimizer 'adamw8bit' needs torchao: {install_extra('lowmem')}") from error
     return AdamW8bit
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from mathturn_gym.base.plots import new_figure, plain_label, save_figure
 from mathturn_gym.base.terminal import terminal
 from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.errors import install_extra
 
 _LOG = logging.getLogger(__name__)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -140,7 +141,7 @@ def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, titl
 
         figure = new_figure(8.2, 4.4)
     except ImportError:
-        _LOG.warning("matplotlib is not installed: no curve.png (pip install 'mathturn-gym[train]')")
+        _LOG.warning(f"matplotlib is not installed: no curve.png ({install_extra('train')})")
         return False
     axes = figure.add_subplot(xlabel="episodes", ylabel="solved within k turns (acc@k)", ylim=(0, 1.02))
     axes.set_title(plain_label(title), loc="left", fontsize=11)

@@ -46,7 +46,14 @@ from mathturn_gym.base.render import render_episode
 from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.env.config import code_of
-from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, MissingDependencyError, StorageError
+from mathturn_gym.errors import (
+    CheckpointError,
+    InvalidValueError,
+    LockedError,
+    MissingDependencyError,
+    StorageError,
+    install_extra,
+)
 from mathturn_gym.policies.config import MODEL_SCHEMES
 
 if TYPE_CHECKING:
@@ -294,7 +301,7 @@ class RunFolder:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            _LOG.warning("tensorboard is not installed: no event files (pip install 'mathturn-gym[train]')")
+            _LOG.warning(f"tensorboard is not installed: no event files ({install_extra('train')})")
             return
         with storage_errors(self.path / "tensorboard"):
             self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=iteration + 1)
@@ -556,7 +563,5 @@ def _start_wandb(config: RunConfig, path: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise MissingDependencyError(
-            "wandb_project needs Weights & Biases: pip install 'mathturn-gym[wandb]'"
-        ) from error
+        raise MissingDependencyError(f"wandb_project needs Weights & Biases: {install_extra('wandb')}") from error
     return wandb.init(project=config.wandb_project, name=path.name, dir=str(path), config=config.to_json())

@@ -375,7 +375,7 @@ class RunConfig:
             the machine's number of cores.
         save_every: Iterations between checkpoints; there is always one at the end and after an interrupt.
         keep: Checkpoints that are kept. Where the newest does not load, a resumed run falls back to the one before.
-        wandb_project: Also log to this Weights & Biases project (needs `pip install 'mathturn-gym[wandb]'`).
+        wandb_project: Also log to this Weights & Biases project (needs `pip install '.[wandb]'`).
         task: Name of the task that the parts were taken from, for reports.
 
     Raises:

@@ -26,6 +26,7 @@ from mathturn_gym.base.import_paths import names_code
 from mathturn_gym.base.model_folders import no_progress_bars
 from mathturn_gym.baselines._evaluation import accuracy_by_turn, validation_env, with_advantages
 from mathturn_gym.baselines._optimizer import CompiledLayers, Optimizer
+from mathturn_gym.baselines.alarms import AlarmWatch
 from mathturn_gym.baselines.algorithms import Algorithm, Metrics, Part
 from mathturn_gym.baselines.algorithms._credit import charged, continued, differ
 from mathturn_gym.baselines.batches import (
@@ -120,7 +121,7 @@ class Trainer(Session):
         _refuse_half_weights(self.model)
         self.config = config = dataclasses.replace(config, optimization=_for_model(config, self.model))
         self.recomputes = _recomputes(config, self.model)
-        self._watch = DryWatch()
+        self._watch, self._alarms = DryWatch(), AlarmWatch()
         if config.optimization.gradient_checkpointing:
             _checkpoint_gradients(self.model)
         keeps_start = self.algorithm.needs_reference or config.optimization.log_kl
@@ -254,6 +255,7 @@ class Trainer(Session):
             figures["uniform_groups"] = uniform_share(episodes)
         sampled = sum(int(episode.loss_mask.sum()) for episode in episodes)
         self._watch.see(not figures["skipped"], figures["entropy"], len(episodes))
+        self._alarms.see(episodes)
         self.iteration += 1
         self.drawn += len(episodes)
         self.tokens += sampled

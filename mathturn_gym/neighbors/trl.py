@@ -23,7 +23,14 @@ from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.episodes.metrics.figures import facts
 from mathturn_gym.episodes.returns import Estimator, advantages
 from mathturn_gym.episodes.rollout import collect
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
+from mathturn_gym.errors import (
+    InvalidValueError,
+    MissingDependencyError,
+    check_float,
+    check_int,
+    install_extra,
+    raise_unknown_name,
+)
 from mathturn_gym.neighbors.episodes import ProblemIndex, TextEpisode, chosen_problems, completion_of
 from mathturn_gym.neighbors.export import to_trl, trl_advantages
 from mathturn_gym.neighbors.require import require
@@ -32,7 +39,7 @@ from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Completion, Episode, Ids, Policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
 
-_INSTALL: Final = "pip install 'mathturn-gym[trl]'"
+_INSTALL: Final = install_extra("trl")
 require("trl", "1.16", "2", _INSTALL)
 try:
     from accelerate.utils import gather_object

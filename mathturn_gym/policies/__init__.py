@@ -3,6 +3,7 @@
     PolicyConfig ─► load_policy ─► CausalLMPolicy   a transformers model in this process (`mathturn_gym.wrappers`)
                                    VLLMPolicy       vLLM in this process
                                    OpenAIPolicy     servers that take and return token ids
+                                   ChatPolicy       chat APIs: texts, for evaluations
 
 `CausalLMPolicy` runs on the engine of this room: a loop that refills its batch as requests end (`loop`), keys and values
 that outlive a turn (`_kv_cache`), sampling (`sampling`), and log-probs of ids that are there already (`scoring`).
@@ -17,6 +18,7 @@ from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.base.model_folders import NAMED_MODELS, NamedModel, models_folder
+    from mathturn_gym.policies.chat import ChatPolicy
     from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
     from mathturn_gym.policies.loop import DecodingStats
     from mathturn_gym.policies.named_models import convert_gguf, get_model
@@ -30,6 +32,7 @@ __all__ = [
     "NAMED_MODELS",
     "POLICY_NAMES",
     "AnswerGrammar",
+    "ChatPolicy",
     "DecodingStats",
     "NamedModel",
     "OpenAIPolicy",
@@ -50,6 +53,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "chat": "ChatPolicy",
             "config": "BUILTIN_PATH POLICY_NAMES PolicyConfig",
             "loop": "DecodingStats",
             "mathturn_gym.base.model_folders": "NAMED_MODELS NamedModel models_folder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -18,11 +19,11 @@ POLICY_NAMES: Final = (
     "builtin (the tiny warm-start policy), random (uniform over token ids), smollm2 (after `mathturn models get smollm2`),"
     " the folder of a model or of a training run,"
     " ORG/NAME or hf:NAME (Hugging Face hub), vllm:FOLDER (vLLM in this process), http(s)://… (a server that returns"
-    " token ids; several with commas), module:callable (a policy of yours)"
+    " token ids; several with commas), chat:MODEL@URL (a chat API: texts alone, for evaluations), module:callable (a policy of yours)"
 )
 """What a policy can be called, for help texts."""
 
-MODEL_SCHEMES: Final = ("hf", "vllm")
+MODEL_SCHEMES: Final = ("hf", "vllm", "chat")
 """What may stand before the colon of a model's name; any other text with a colon, but for a URL, names code."""
 
 _DTYPES: Final = ("float32", "bfloat16", "float16")
@@ -132,7 +133,10 @@ class PolicyConfig:
             raise InvalidValueError("lora makes a new adapter and adapter loads one: give one of them")
         if self.init == "random" and (self.lora is not None or self.adapter is not None):
             raise InvalidValueError('an adapter around init="random" has nothing to adapt: leave one of them out')
-        urls = {"model": self.model, "rollout": (self.rollout or "").removeprefix("sglang:")}
+        urls = {
+            "model": re.sub(r"^chat:.*?@(?=https?://)", "", self.model),
+            "rollout": (self.rollout or "").removeprefix("sglang:"),
+        }
         for name, url in urls.items():
             if not url.startswith(("http://", "https://")) or not any("@" in _authority(u) for u in url.split(",")):
                 continue

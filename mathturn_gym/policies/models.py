@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from mathturn_gym.base.model_folders import check_adapter, check_attention, no_progress_bars, pretrained_kwargs
-from mathturn_gym.errors import CheckpointError, MissingDependencyError, raise_unknown_name
+from mathturn_gym.errors import CheckpointError, MissingDependencyError, install_extra, raise_unknown_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -209,7 +209,7 @@ def _peft() -> Any:
     try:
         import peft  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise MissingDependencyError("adapters need peft: pip install 'mathturn-gym[peft]'") from error
+        raise MissingDependencyError(f"adapters need peft: {install_extra('peft')}") from error
     return peft
 
 

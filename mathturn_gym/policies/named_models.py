@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.base.model_folders import NAMED_MODELS, NamedModel, models_folder, no_progress_bars
-from mathturn_gym.errors import CheckpointError, MissingDependencyError, raise_unknown_name
+from mathturn_gym.errors import CheckpointError, MissingDependencyError, install_extra, raise_unknown_name
 
 _OF_THE_FILE: Final = ("quantization_config", "_name_or_path", "_model_name_or_path")
 """What a GGUF file's config says of the file, not of the model."""
@@ -88,7 +88,7 @@ def _require_gguf() -> None:
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
-            f"reading GGUF files needs {' and '.join(missing)}: pip install 'mathturn-gym[models]'"
+            f"reading GGUF files needs {' and '.join(missing)}: {install_extra('models')}"
             f" (or pip install {' '.join(missing)})"
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError, install_extra
 from mathturn_gym.problems.base import ProblemSource
 from mathturn_gym.problems.lists import ALIASES, SplitSource
 from mathturn_gym.problems.rows import RowProblems, numbered
@@ -110,7 +110,5 @@ def _library() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingDependencyError(
-            "Hugging Face data sets need datasets: pip install 'mathturn-gym[data]'"
-        ) from error
+        raise MissingDependencyError(f"Hugging Face data sets need datasets: {install_extra('data')}") from error
     return datasets

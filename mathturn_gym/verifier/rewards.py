@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, install_extra
 from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier._verifier import AnswerForm, Verifier, explain
 from mathturn_gym.verifier.reading._extraction import ExtractionPolicy, extract
@@ -293,9 +293,7 @@ class MathReward:
         try:
             from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, Score, accuracy, scorer, stderr
         except ImportError as error:
-            raise MissingDependencyError(
-                "inspect_scorer needs inspect_ai: pip install 'mathturn-gym[inspect]'"
-            ) from error
+            raise MissingDependencyError(f"inspect_scorer needs inspect_ai: {install_extra('inspect')}") from error
         values = {Status.RIGHT: CORRECT, Status.NO_ANSWER: NOANSWER}
 
         @scorer(metrics=[accuracy(), stderr()], name="mathturn")  # type: ignore[untyped-decorator]

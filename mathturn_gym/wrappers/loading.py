@@ -1,6 +1,6 @@
 """`load_policy`: from a name or a `PolicyConfig` to a policy that is ready to play.
 
-    "builtin"  "random"  "smollm2"  FOLDER  RUN  ORG/NAME  hf:NAME  vllm:FOLDER  http(s)://…  module:callable
+    "builtin"  "random"  "smollm2"  FOLDER  RUN  ORG/NAME  hf:NAME  vllm:FOLDER  http(s)://…  chat:MODEL@URL  module:callable
                                        │     └─ its checkpoint/, and what it was sampled with (policy.json)
                                        └─ a model's folder, or an adapter's
 
@@ -296,6 +296,20 @@ def _server(config: PolicyConfig, place: str) -> Any:
     )
 
 
+def _chat(config: PolicyConfig, place: str) -> Any:
+    """A model behind a chat API."""
+    from mathturn_gym.policies import ChatPolicy
+
+    _check_options(config, ChatPolicy.__init__)
+    model, found, url = place.partition("@http")
+    if not found:
+        raise InvalidValueError(
+            f"policy {config.model!r} must be chat:MODEL@URL, as chat:gpt-5@https://api.openai.com/v1"
+        )
+    key = os.environ.get("MATHTURN_API_KEY")
+    return ChatPolicy(f"http{url}", model, api_key=key, **_sampling(config), **config.options)
+
+
 def _called(config: PolicyConfig, place: str) -> Any:
     """A policy of the user's: an object, or the result of calling a class or function with `options`."""
     found = import_object("policy", place)
@@ -321,6 +335,7 @@ MODEL: Final = PolicyKind("", _model, remembers=True)
 RANDOM: Final = PolicyKind("random", _random, _NOT_RANDOM)
 CALLABLE: Final = PolicyKind("module:callable", _called, (*_NO_MODEL, *_SAMPLING))
 _VLLM: Final = PolicyKind("vllm:", _vllm, ("lora", "adapter", "grammar", "attention", "max_batch_size", "device"), True)
+_CHAT: Final = PolicyKind("chat:", _chat, (*_NO_MODEL, "tokenizer", "max_batch_size", "top_k", "min_p"))
 _SERVER: Final = PolicyKind("a server", _server, _NO_MODEL)
 
 SCHEMES: Final[Mapping[str, PolicyKind]] = {
@@ -328,6 +343,7 @@ SCHEMES: Final[Mapping[str, PolicyKind]] = {
     "vllm:": _VLLM,
     "http://": _SERVER,
     "https://": _SERVER,
+    "chat:": _CHAT,
 }
 """Kinds of policies by what their names begin with; `MODEL_SCHEMES` has the words before a colon, for the gate."""
 
@@ -353,7 +369,7 @@ def _refuse(config: PolicyConfig, kind: PolicyKind) -> None:
 def _check_options(config: PolicyConfig, function: Callable[..., Any]) -> None:
     """Raises for an option that the policy's class does not take, or that has a field of its own."""
     fields = {field.name for field in dataclasses.fields(PolicyConfig)}
-    allowed = set(inspect.signature(function).parameters) - fields - {"self", "urls", "base", "api_key"}
+    allowed = set(inspect.signature(function).parameters) - fields - {"self", "urls", "url", "base", "api_key"}
     for name in config.options:
         if name in fields:
             raise InvalidValueError(f"options: {name} is a field of PolicyConfig; set it there")

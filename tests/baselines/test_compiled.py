@@ -39,7 +39,10 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"recompute_logprobs": True}])
+SLOW = ({"gradient_checkpointing": True}, {"recompute_logprobs": True})
+
+
+@pytest.mark.parametrize("settings", [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
 def test_compiled_layers_change_the_time_and_nothing_else(
     tmp_path: Path, small: Small, traced: list[int], settings: dict[str, bool]
 ) -> None:

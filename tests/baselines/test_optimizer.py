@@ -132,7 +132,7 @@ def test_only_what_can_be_trained_is() -> None:
 
 def test_without_torchao_its_optimizer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mathturn-gym\[lowmem\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[lowmem\]'"):
         Optimizer(model(), 1e-2, Optimization(optimizer="adamw8bit"))
 
 

@@ -41,7 +41,13 @@ def interrupt_at(iteration: int) -> Callable[[Any], None]:
     return interrupt
 
 
-@pytest.mark.parametrize("algorithm", TRAINERS)
+# One of each file and kind of credit; the others are their variants.
+OFTEN = {"clipped_reinforce", "grpo", "online_rft", "ppo", "rloo", "turn_reinforce_pp"}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.slow) for name in TRAINERS]
+)
 def test_every_algorithm_repeats_and_resumes_its_curve_to_the_bit(
     tmp_path: Path, small: Small, timeless: Timeless, algorithm: str
 ) -> None:

@@ -324,7 +324,7 @@ def test_figures_go_to_weights_and_biases_where_asked(
 ) -> None:
     config = small(settings={"wandb_project": "mine"}, episodes=8)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingDependencyError, match=r"mathturn-gym\[wandb\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[wandb\]'"):
         train(config, run_dir=tmp_path / "run")
     seen: list[Any] = []
     logged = SimpleNamespace(log=lambda row, step: seen.append((step, row)), finish=lambda: seen.append("finished"))

@@ -44,8 +44,8 @@ from mathturn_gym.types import Episode
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # whatever the libraries below TRL have to say while they are imported
-    trl = pytest.importorskip("trl", reason="trl is not installed: pip install 'mathturn-gym[trl]'")
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'mathturn-gym[trl]'")
+    trl = pytest.importorskip("trl", reason="trl is not installed: pip install '.[trl]'")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install '.[trl]'")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning"),  # it is announced as experimental

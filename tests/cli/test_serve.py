@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from mathturn_gym.cli.app import app
 from mathturn_gym.errors import InvalidValueError, ServerError
 
-pytest.importorskip("prometheus_client", reason="the server is not installed: pip install 'mathturn-gym[serve]'")
+pytest.importorskip("prometheus_client", reason="the server is not installed: pip install '.[serve]'")
 
 from mathturn_gym.neighbors.serve._middleware import OPEN_PATHS
 from mathturn_gym.neighbors.serve.limits import Limits

@@ -25,7 +25,7 @@ from mathturn_gym.types import Episode, Problem
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # whatever the libraries below TRL have to say while they are imported
-    trl = pytest.importorskip("trl", reason="trl is not installed: pip install 'mathturn-gym[trl]'")
+    trl = pytest.importorskip("trl", reason="trl is not installed: pip install '.[trl]'")
     from mathturn_gym.neighbors.trl import (
         AnswerEnvironments,
         TurnLevelGRPOTrainer,

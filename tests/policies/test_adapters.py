@@ -92,5 +92,5 @@ def test_without_peft_the_message_says_what_to_install(tmp_path: Path, monkeypat
         return load(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependencyError, match=r"mathturn-gym\[peft\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[peft\]'"):
         CausalLMPolicy.from_pretrained(tmp_path, adapter=tmp_path, tokenizer=TOKENIZER)

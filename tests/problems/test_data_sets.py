@@ -99,7 +99,7 @@ def test_what_the_library_raises_is_our_error(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_library_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(MissingDependencyError, match=r"mathturn-gym\[data\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[data\]'"):
         load_problems("hf:a/b")
 
 

@@ -14,7 +14,7 @@ __all__ = ["write_gguf"]
 
 def write_gguf(path: Path, *, tokenizer: bool = True, template: str | None = CHATML_TEMPLATE) -> Path:
     """A Llama of one layer and 260 ids: three markers, the bytes, and one pair of them."""
-    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'mathturn-gym[models]'")
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install '.[models]'")
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     rng, width, inner = np.random.default_rng(0), 16, 32

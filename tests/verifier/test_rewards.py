@@ -108,7 +108,7 @@ def test_a_missing_column_is_named() -> None:
 def test_trl_trains_on_it(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trl = pytest.importorskip("trl", reason="trl is not installed: pip install 'mathturn-gym[trl]'")
+        trl = pytest.importorskip("trl", reason="trl is not installed: pip install '.[trl]'")
         from datasets import Dataset
         from transformers import AutoModelForCausalLM, AutoTokenizer
 

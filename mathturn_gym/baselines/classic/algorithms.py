@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from mathturn_gym.baselines.algorithms import BaseAlgorithm, register
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name
+from mathturn_gym.errors import (
+    InvalidValueError,
+    MissingDependencyError,
+    check_float,
+    check_int,
+    install_extra,
+    raise_unknown_name,
+)
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import RunParts
@@ -102,7 +109,7 @@ class ClassicAlgorithm(BaseAlgorithm):
             return getattr(import_module(cls.library), cls.class_name)
         except ImportError as error:
             raise MissingDependencyError(
-                f"{cls.name} needs {cls.library}: pip install 'mathturn-gym[baselines]' ({error})"
+                f"{cls.name} needs {cls.library}: {install_extra('baselines')} ({error})"
             ) from error
 
     @classmethod

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mathturn_gym.base.files import parse_json
 from mathturn_gym.episodes.trajectories.records import SCHEMA, SCHEMA_VERSION, build_episode, facts_to_record
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError, install_extra
 from mathturn_gym.types import Episode
 
 # Columns that are lists of numbers, and the numbers' Arrow types (`logprobs` holds NaN where there was none).
@@ -34,7 +34,7 @@ def require_pyarrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise MissingDependencyError("Parquet and datasets need pyarrow: pip install 'mathturn-gym[data]'") from error
+        raise MissingDependencyError(f"Parquet and datasets need pyarrow: {install_extra('data')}") from error
     return pa
 
 

@@ -1,7 +1,7 @@
 """Episodes in the formats of other trainers and tools: TRL, verl, AReaL, tinker, Hugging Face datasets, Inspect.
 
 None of the trainers is imported: what is made for them are plain lists, arrays and tensors. Inspect's logs are made of
-its own types, so that they are what its version writes (`pip install 'mathturn-gym[inspect]'`).
+its own types, so that they are what its version writes (`pip install '.[inspect]'`).
 `docs/trajectories.md` has a table of which field goes where.
 """
 

@@ -27,7 +27,7 @@ from mathturn_gym.episodes.trajectories.records import (
     facts_to_record,
     token_arrays,
 )
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError
+from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError, install_extra
 from mathturn_gym.types import Episode, Turn, Verdict
 
 if TYPE_CHECKING:
@@ -303,4 +303,4 @@ def _require() -> None:
     try:
         import inspect_ai.log  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError("Inspect's logs need inspect_ai: pip install 'mathturn-gym[inspect]'") from error
+        raise MissingDependencyError(f"Inspect's logs need inspect_ai: {install_extra('inspect')}") from error

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mathturn_gym.episodes.returns import returns_to_go
-from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError, MissingDependencyError, check_float, check_int
+from mathturn_gym.errors import (
+    InvalidEpisodeError,
+    InvalidValueError,
+    MissingDependencyError,
+    check_float,
+    check_int,
+    install_extra,
+)
 from mathturn_gym.types import NO_VERSION, Episode
 
 if TYPE_CHECKING:
@@ -236,7 +243,7 @@ def to_datasets(episodes: Sequence[Episode]) -> Any:
     try:
         from datasets import Dataset
     except ImportError as error:
-        raise MissingDependencyError("to_datasets needs datasets: pip install 'mathturn-gym[data]'") from error
+        raise MissingDependencyError(f"to_datasets needs datasets: {install_extra('data')}") from error
     from mathturn_gym.episodes.trajectories import episodes_to_table
 
     return Dataset(episodes_to_table(episodes))

@@ -3,8 +3,8 @@
     mathturn serve --problems lins                                        here
     gym.make("MathMultiTurn-v0", server="http://127.0.0.1:8000")          there
 
-`docs/serve.md` says how. The server needs `pip install 'mathturn-gym[serve]'`, the client only `websockets`
-(`pip install 'mathturn-gym[client]'`).
+`docs/serve.md` says how. The server needs `pip install '.[serve]'`, the client only `websockets`
+(`pip install '.[client]'`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _LOG = logging.getLogger(__name__)
 
-OPEN_PATHS: Final = ("/health", "/ready", "/play")
+OPEN_PATHS: Final = ("/health", "/ready", "/play", "/", "/web")
 """Answered without a key: what a load balancer asks, and a page that holds no secret."""
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")

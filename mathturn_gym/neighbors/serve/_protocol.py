@@ -16,7 +16,7 @@ from mathturn_gym.base.files import parse_json
 from mathturn_gym.base.http import split_url
 from mathturn_gym.env.dialogue import TurnDialogue
 from mathturn_gym.episodes.trajectories.records import verdict_from_record, verdict_to_record
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ServerError
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ServerError, install_extra
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -179,9 +179,7 @@ class ServerConnection:
             from websockets.exceptions import InvalidHandshake, InvalidStatus
             from websockets.sync.client import connect
         except ImportError as error:
-            raise MissingDependencyError(
-                "server= needs websockets: pip install 'mathturn-gym[client]' (or [serve])"
-            ) from error
+            raise MissingDependencyError(f"server= needs websockets: {install_extra('client')} (or [serve])") from error
         options = {"proxy": None} if _is_local(self._url) else {}
         try:
             self._connection = self._stack.enter_context(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import json
 import logging
 import secrets
 import sys
@@ -13,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from mathturn_gym.env.config import EnvConfig
-from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError
+from mathturn_gym.errors import InvalidValueError, MathTurnError, MissingDependencyError, install_extra
 from mathturn_gym.neighbors.serve._middleware import LOOPBACK, ServerMiddleware
 from mathturn_gym.neighbors.serve.environment import (
     MathAction,
@@ -30,15 +31,16 @@ try:
     from fastapi.responses import HTMLResponse, JSONResponse
     from openenv.core.env_server import ConcurrencyConfig, create_fastapi_app
 except ImportError as error:  # pragma: no cover - in an environment of its own
-    raise MissingDependencyError("the server needs OpenEnv: pip install 'mathturn-gym[serve]'") from error
+    raise MissingDependencyError(f"the server needs OpenEnv: {install_extra('serve')}") from error
 
 
 _LOG = logging.getLogger(__name__)
 _SESSION_ROUTES: Final = ("/reset", "/step", "/state")
+_IN_SESSIONS: Final = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
 _SWITCH_INTERVAL: Final = 0.0005
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
-    " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors ",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
@@ -56,7 +58,7 @@ def create_app(
     """The environment as an OpenEnv application, for any ASGI server.
 
     Besides OpenEnv's routes (`/ws`, `/schema`, `/metadata`, `/health` and the tasks) it has `/info` (settings and protocol version), `/ready` (503 where no session is free), `/metrics` (Prometheus) and `/play` (a
-    page to play an episode on).
+    page to play an episode on, also at `/` and `/web`).
 
     Args:
         env: Environment id, or a config.
@@ -65,8 +67,8 @@ def create_app(
         allowed_hosts: Names by which clients may address the server (their `Host` header); empty allows any name. None
             allows any name where there are keys, and those of this machine where there are none: a web page whose name
             was pointed at this machine is then refused.
-        allowed_origins: Web pages that may use the server, as "https://host:port"; its own may, and programs, which name
-            no page.
+        allowed_origins: Web pages that may use the server and show its page in a frame, as "https://host:port"; its own may
+            use it, and programs, which name no page.
         **keywords: Of `gym.make`; they replace those of a config.
 
     Raises:
@@ -90,12 +92,12 @@ def create_app(
         mode="simulation",
     )
     app.title, app.description = "mathturn_gym", "A multi-turn mathematics environment in OpenEnv's protocol."
-    # There are no tools here, and sessions opened over HTTP would only take places. OpenEnv gives each request over HTTP an
+    # OpenEnv's /mcp would make an environment to say that it has no tools (ours does not), and sessions opened over HTTP would only take places. OpenEnv gives each request over HTTP an
     # environment of its own, in which no step can follow a reset.
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", None) not in ("/mcp", *_SESSION_ROUTES)
     ]
-    _add_routes(app, service)
+    _add_routes(app, service, " ".join(allowed_origins) or "'none'")
     if allowed_hosts is None:
         allowed_hosts = () if api_keys else LOOPBACK
     app.add_middleware(
@@ -200,7 +202,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _add_routes(app: FastAPI, service: Service) -> None:
+def _add_routes(app: FastAPI, service: Service, framed_by: str) -> None:
     page = (files("mathturn_gym") / "assets" / "serve" / "play.html").read_text(encoding="utf-8")
 
     @app.get("/info", tags=["Environment Info"])
@@ -219,17 +221,27 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Counters in Prometheus's text format."""
         return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
 
+    policy = _PAGE_HEADERS["content-security-policy"] + framed_by
+
+    @app.get("/", include_in_schema=False)
+    @app.get("/web", include_in_schema=False)  # where a Space of OpenEnv opens
     @app.get("/play", tags=["Environment Control"])
     async def play() -> HTMLResponse:
         """A page on which to play an episode."""
-        return HTMLResponse(page, headers=_PAGE_HEADERS)
+        return HTMLResponse(page, headers={**_PAGE_HEADERS, "content-security-policy": policy})
 
     async def session_route() -> JSONResponse:
-        text = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
-        return JSONResponse({"detail": text}, 410)
+        return JSONResponse({"detail": _IN_SESSIONS}, 410)
 
     for path in _SESSION_ROUTES:
         app.add_api_route(path, session_route, methods=["GET", "POST"], include_in_schema=False)
+
+    @app.post("/mcp", tags=["Environment Control"])
+    async def mcp(request: Request) -> dict[str, Any]:
+        """JSON-RPC's "method not found": there are no tools. OpenEnv's validator asks that this path answers."""
+        asked = json.loads(await request.body() or "{}").get("id")
+        error = {"code": -32601, "message": f"this environment has no tools: {_IN_SESSIONS}"}
+        return {"jsonrpc": "2.0", "id": asked if isinstance(asked, (str, int)) else None, "error": error}
 
     async def mistake(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 400)

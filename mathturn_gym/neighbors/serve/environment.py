@@ -22,6 +22,7 @@ from mathturn_gym.errors import (
     MathTurnError,
     MissingDependencyError,
     check_int,
+    install_extra,
     raise_unknown_name,
     shown,
 )
@@ -35,7 +36,7 @@ try:
     from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
     from pydantic import BeforeValidator, Field
 except ImportError as error:  # pragma: no cover - in an environment of its own
-    raise MissingDependencyError("the server needs OpenEnv: pip install 'mathturn-gym[serve]'") from error
+    raise MissingDependencyError(f"the server needs OpenEnv: {install_extra('serve')}") from error
 
 
 _LOG = logging.getLogger(__name__)

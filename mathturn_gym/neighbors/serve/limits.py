@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int
+from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, install_extra
 
 _BYTES_PER_ID: Final = 10
 
@@ -74,7 +74,7 @@ class Limits:
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 except ImportError as error:  # pragma: no cover - in an environment of its own
-    raise MissingDependencyError("the server needs prometheus_client: pip install 'mathturn-gym[serve]'") from error
+    raise MissingDependencyError(f"the server needs prometheus_client: {install_extra('serve')}") from error
 
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

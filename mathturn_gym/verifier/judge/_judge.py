@@ -306,9 +306,6 @@ class JudgeCounts:
 # ---- a model behind a server
 
 
-_ANSWER_BYTES: Final = 2**20
-
-
 class _Connection(NamedTuple):
     """Client, retries and places for requests, in one event loop."""
 
@@ -405,15 +402,7 @@ class ServerJudge:
             "temperature": 0.0,
             "max_tokens": self.max_tokens,
         }
-        body = {name: value for name, value in {**fields, **self.options}.items() if value is not None}
-        answer = await client.send(server, "/chat/completions", body, max_bytes=_ANSWER_BYTES)
-        try:
-            content = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError):
-            raise PolicyError(
-                f"{server.url}/chat/completions answered without a message: {str(answer)[:200]}"
-            ) from None
-        return content if isinstance(content, str) else ""
+        return (await client.chat(server, {**fields, **self.options}))[0]
 
     def _here(self) -> _Connection:
         """What belongs to the running event loop; a forked process has another one."""

@@ -292,5 +292,5 @@ def test_no_policy_can_be_given(tmp_path: Path) -> None:
 def test_sb3_contrib_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sb3_contrib", None)
     assert PPO.library_class().__name__ == "PPO"
-    with pytest.raises(MissingDependencyError, match=r"mathturn-gym\[baselines\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[baselines\]'"):
         config("trpo")

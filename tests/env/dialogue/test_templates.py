@@ -14,7 +14,7 @@ from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.testing import make_tokenizer
 from mathturn_gym.types import Problem
 
-trl = pytest.importorskip("trl", reason="TRL's chat templates come with TRL: pip install 'mathturn-gym[trl]'")
+trl = pytest.importorskip("trl", reason="TRL's chat templates come with TRL: pip install '.[trl]'")
 
 FOLDER = Path(trl.__file__).parent / "chat_templates"
 MARK = re.compile(

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-import mathturn_gym
 from mathturn_gym import collect
 from mathturn_gym.baselines import GRPO, Budget, Evaluation, Optimization, RunConfig, train
 from mathturn_gym.env.config import EnvConfig
@@ -146,7 +145,9 @@ def test_ray_takes_the_cluster_file_of_the_examples() -> None:
     written = yaml.safe_load(file.read_text(encoding="utf-8"))
     whole = fillout_defaults(written)
     validate_config(whole)
-    assert whole["setup_commands"] == [f"pip install 'mathturn-gym[ray,train]=={mathturn_gym.__version__}'"]
+    # No index has the package: the checkout travels, and each node installs it from there.
+    (there,) = (place for place, here in whole["file_mounts"].items() if here == ".")
+    assert whole["setup_commands"] == [f"pip install '{there}[ray,train]'"]
     assert whole["docker"]["image"].startswith(f"rayproject/ray:{ray.__version__}-")
 
 
@@ -238,7 +239,7 @@ def test_versions_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match=r"node far \(x\) of the cluster has torch .*, and this process has 9.9"):
         check_nodes({**FACTS, "torch": "9.9"}, 60.0)
     monkeypatch.setattr("mathturn_gym.neighbors.engines.ray._cluster._PROBE", "mathturn_gym.no_such:FACTS")
-    with pytest.raises(EngineError, match=r"cannot import this package .*install mathturn-gym"):
+    with pytest.raises(EngineError, match=r"cannot import this package .*pip install '\.\[ray\]'"):
         check_nodes(FACTS, 60.0)
 
 

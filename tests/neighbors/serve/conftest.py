@@ -41,7 +41,7 @@ def _libraries() -> None:
     """Loads what a server needs, or skips the test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
-        pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
+        pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install '.[serve]'")
         import mathturn_gym.neighbors.serve.app  # noqa: F401
 
 

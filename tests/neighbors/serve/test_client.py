@@ -234,7 +234,7 @@ def test_a_missing_library_is_named(serving: Serving, monkeypatch: pytest.Monkey
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'mathturn-gym\[client\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[client\]'"):
         env.reset(seed=0)
 
 

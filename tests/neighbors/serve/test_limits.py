@@ -157,7 +157,7 @@ def test_an_oversized_body_is_refused(serving: Serving) -> None:
 
 
 def test_an_action_of_full_length_always_fits() -> None:
-    pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
+    pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install '.[serve]'")
     from mathturn_gym.neighbors.serve.environment import Service
 
     with pytest.raises(

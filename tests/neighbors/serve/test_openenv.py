@@ -27,7 +27,7 @@ def client() -> Any:
     """OpenEnv's client; imported in the process that plays, as it brings three seconds of other imports."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries below OpenEnv, while they are imported
-        pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install 'mathturn-gym[serve]'")
+        pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install '.[serve]'")
         from openenv.core import GenericEnvClient
     return GenericEnvClient
 
@@ -219,7 +219,18 @@ def test_episodes_are_played_in_sessions_alone(serving: Serving) -> None:
     assert {"/schema", "/info", "/ready"} <= set(listed)
     assert call(f"{url}/health") == (200, {"status": "healthy"})
     assert call(f"{url}/metadata")[1]["name"] == "MathMultiTurn-v0"
-    assert call(f"{url}/mcp", {})[0] == 404
+
+
+def test_openenvs_validator_passes_the_server(serving: Serving) -> None:
+    from openenv.cli._validation import validate_running_environment
+
+    server = serving()
+    report = validate_running_environment(server.url)
+    assert (report["passed"], report["summary"]["failed_criteria"]) == (True, [])
+    assert report["mode"] == "production"  # episodes live in sessions of /ws alone
+    status, told = call(f"{server.url}/mcp", {"jsonrpc": "2.0", "id": 7, "method": "tools/list"})
+    assert (status, told["id"], told["error"]["code"]) == (200, 7, -32601)
+    assert server.service.metrics.open_sessions == 0
 
 
 def test_no_reply_holds_an_accepted_answer(serving: Serving, client: Any) -> None:

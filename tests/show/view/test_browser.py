@@ -649,6 +649,7 @@ def test_a_long_episode_draws_its_cells_as_they_are_reached(opening: Callable[..
     assert int(tab.page.get_attribute(".token.cursor", "data-at")) > 39_000
 
 
+@pytest.mark.slow  # a training run beside a browser
 def test_a_run_that_goes_on_is_followed(browser: Any, tmp_path: Path, before: list[Episode]) -> None:
     run = tmp_path / "run"
     run.mkdir()

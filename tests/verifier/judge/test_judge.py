@@ -313,9 +313,7 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with JudgedVerifier(ServerJudge("http://127.0.0.1:9", "fake")) as verifier:
         assert verifier.verify("\\boxed{7}", "7").correct
-        with pytest.raises(
-            MissingDependencyError, match=r"ServerJudge needs httpx2: pip install 'mathturn-gym\[openai\]'"
-        ):
+        with pytest.raises(MissingDependencyError, match=r"ServerJudge needs httpx2: .*pip install '\.\[openai\]'"):
             verifier.verify(ones(999), "999")
 
 

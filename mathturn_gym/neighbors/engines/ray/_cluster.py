@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from mathturn_gym.base import VERSION
-from mathturn_gym.errors import EngineError
+from mathturn_gym.errors import EngineError, install_extra
 from mathturn_gym.neighbors.engines.ray_settings import RaySettings
 
 FACTS: Final[dict[str, str]] = {
@@ -109,8 +109,8 @@ def check_nodes(own: Mapping[str, str], timeout: float) -> None:
             raise EngineError(f"node {name} of the cluster does not answer within {timeout:g} s") from error
         except ray.exceptions.RayTaskError as error:
             raise EngineError(
-                f"node {name} of the cluster cannot import this package ({_last_line(error)}): install mathturn-gym[ray]"
-                f" {own['mathturn_gym']} there"
+                f"node {name} of the cluster cannot import this package ({_last_line(error)}): {install_extra('ray')}"
+                f" there, version {own['mathturn_gym']}"
             ) from error
         unlike = [what for what in _ALIKE if facts[what] != own[what]]
         if unlike:

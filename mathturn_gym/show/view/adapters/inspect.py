@@ -1,4 +1,4 @@
-"""Inspect: `.eval` and `.json` logs, read with inspect_ai itself (`pip install 'mathturn-gym[inspect]'`).
+"""Inspect: `.eval` and `.json` logs, read with inspect_ai itself (`pip install '.[inspect]'`).
 
 A sample is one episode. Logs that `to_inspect` made give their episodes back whole. Of others are read the messages, the
 scores (the sample's, and intermediate ones for the turns), and as tokens the log-probs of the model's outputs

@@ -1,0 +1,1 @@
+"""The environment as a package of OpenEnv."""
