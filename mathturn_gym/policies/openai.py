@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -130,6 +130,7 @@ class OpenAIPolicy:
         self._running: dict[int, Future[Completion]] = {}
         self._done: SimpleQueue[int] = SimpleQueue()
         self._unclaimed: list[tuple[int, Completion]] = []
+        self._ends: set[Future[Any]] = set()
 
     @property
     def version(self) -> int:
@@ -220,7 +221,9 @@ class OpenAIPolicy:
         session = self._process.prefixes.release(context)
         if session is not None and not self._closed:
             process = self._here()
-            process.start(process.replicas.finish(session))
+            told = process.start(process.replicas.finish(session))
+            self._ends.add(told)
+            told.add_done_callback(self._ends.discard)
 
     # ---- weights and the end
 
@@ -276,6 +279,8 @@ class OpenAIPolicy:
             return
         process = self._here()
         self._closed = True
+        # A router that is not told of the last sessions' ends keeps their caches; one that is gone is not waited for.
+        wait(list(self._ends), timeout=1.0)
         process.close()
 
     def __enter__(self) -> OpenAIPolicy:
@@ -300,7 +305,7 @@ class OpenAIPolicy:
         if self._process.pid != os.getpid():
             # Thread and sockets belong to the parent: they are not closed here, and not collected either.
             self._left_behind.append(self._process)
-            self._running, self._done, self._unclaimed = {}, SimpleQueue(), []
+            self._running, self._done, self._unclaimed, self._ends = {}, SimpleQueue(), [], set()
             self._process = _Process(*self._parts)
         return self._process
 
