@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,17 @@ def test_what_is_under_way_goes_on_with_the_new_weights(source: CausalLMPolicy) 
     engine = continuous(source, in_flight=True)
     trained_with = source.model.config._attn_implementation
     asked = contexts(1)[0]
-    ticket = engine.submit(asked, max_tokens=150)
-    dropped = engine.submit(asked, max_tokens=150)
-    while not engine._manager.batch_processor or not engine._manager.batch_processor.scheduler.active_requests:
-        pass
-    assert engine.advance(steps=20) == []
+    ticket = engine.submit(asked, max_tokens=300)
+    dropped = engine.submit(asked, max_tokens=300)
+
+    def begun() -> bool:
+        processor = engine._manager.batch_processor
+        state = processor.scheduler.active_requests.get(str(ticket)) if processor else None
+        return state is not None and len(state.generated_tokens) > 0
+
+    while not begun():  # however long that takes on a busy machine
+        time.sleep(0.001)
+    assert engine.advance(steps=1) == []
     assert engine.cancel(dropped)
     assert not engine.cancel(dropped)
     with engine.held():
@@ -87,8 +94,8 @@ def test_what_is_under_way_goes_on_with_the_new_weights(source: CausalLMPolicy) 
     assert found[0] == ticket
     completion = found[1]
     switch = int((completion.versions == 0).sum())
-    assert 0 < switch < 150 == len(completion)
-    assert completion.versions.tolist() == [0] * switch + [1] * (150 - switch)
+    assert 0 < switch < 300 == len(completion)
+    assert completion.versions.tolist() == [0] * switch + [1] * (300 - switch)
     new = source.score([asked], [completion.ids])[0]
     with torch.no_grad():
         source.model.model.norm.weight.copy_(before)
