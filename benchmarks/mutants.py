@@ -72,7 +72,7 @@ PYTEST: Final = (
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # hypothesis is loaded before pytest
 )
 NEAR: Final = 15
-"""Tests that reach the line, of which so many run before all others."""
+"""The tests nearest to the mutated line, at most this many, run before all others."""
 SWAPS: Final[dict[type, type]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,

@@ -4,7 +4,7 @@
                                [--tokenizer builtin] [--out runs/benchmarks/serve.json]
 
 The server is a process of its own (`mathturn serve`), the clients another one (one event loop, plain frames); both share
-this machine's cores, and the CPU time of each is told apart.
+this machine's cores, and the CPU time of each is measured separately.
 
 * soak: sessions that play episodes of `lins` side by side, each with problems and actions of its own. Every reply (ids,
   reward, flags, info) is compared with what the environment in the client's process gives for the same call.

@@ -169,7 +169,7 @@ def interrupts(count: int, seed: int = 0) -> dict[str, Any]:
     start = time.monotonic()
     found["right_afterwards"] = verifier.verify(*reversed(SYMBOLIC), kind="answer").correct
     found["seconds_afterwards"] = round(time.monotonic() - start, 3)
-    # The same supervisor, with idle workers only: nobody works at a case that its caller has left.
+    # The same supervisor, with idle workers only: no worker still computes a case that its caller has left.
     found["same_supervisor"] = verifier._symbolic().pid == pid
     end = time.monotonic() + 10.0
     while len(children_of(pid or 0)) > verifier.workers + 1 and time.monotonic() < end:

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vllm_server import CPU, vllm_server
 
 from mathturn_gym.errors import PolicyError
 from mathturn_gym.policies.openai import OpenAIPolicy
@@ -28,15 +22,6 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 
 VOCAB, STOP = 300, 2
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "top_k": 20, "top_p": 0.9}
-CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
 
 
 def save(folder: Path, seed: int) -> Path:
@@ -75,37 +60,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def url(folders: tuple[Path, Path]) -> Iterator[str]:
     """A server that this test starts and stops."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = (
-        "--dtype float32 --enforce-eager --max-model-len 1024 --logprobs-mode processed_logprobs"
-        f" --host 127.0.0.1 --port {port}"
-    )
-    log = folders[0].parent / "server.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folders[0], *arguments.split()],
-            env={**os.environ, **CPU},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + 600
-        while True:
-            assert server.poll() is None, f"the server ended: {log.read_text()[-3000:]}"
-            assert time.monotonic() < deadline, f"the server does not start: {log.read_text()[-3000:]}"
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-            except OSError:
-                time.sleep(1)
-            else:
-                break
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(60)
+    with vllm_server(folders[0], "--max-model-len 1024") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

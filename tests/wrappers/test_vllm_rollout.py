@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from vllm_server import CPU, vllm_server
 
 from mathturn_gym.policies import PolicyConfig
 from mathturn_gym.types import Completion, Ids
@@ -25,15 +20,6 @@ from mathturn_gym.wrappers.rollout import load_rollout, save_whole
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
-CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
 OPTIONS = {"enforce_eager": True, "max_model_len": 512}
 
 
@@ -128,37 +114,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that this test starts and stops; its weights are untied (see `save_whole`)."""
     folder = tmp_path_factory.mktemp("model")
     save_whole(small(tied=True), folder, tied=False)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = (
-        "--dtype float32 --enforce-eager --max-model-len 512 --logprobs-mode processed_logprobs --enable-scale-out"
-        f" --no-enable-chunked-prefill --host 127.0.0.1 --port {port}"
-    )
-    log = folder.parent / "server.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, *flags.split()],
-            env={**os.environ, **CPU},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + 600
-        while True:
-            assert server.poll() is None, f"the server ended: {log.read_text()[-3000:]}"
-            assert time.monotonic() < deadline, f"the server does not start: {log.read_text()[-3000:]}"
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-            except OSError:
-                time.sleep(1)
-            else:
-                break
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(60)
+    with vllm_server(folder, "--max-model-len 512 --enable-scale-out --no-enable-chunked-prefill") as found:
+        yield found
 
 
 @pytest.mark.parametrize("mode", ["abort", "keep"])
