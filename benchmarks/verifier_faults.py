@@ -131,11 +131,19 @@ def interrupts(count: int, seed: int = 0) -> dict[str, Any]:
     verifier.warm()
     background = Background(verifier, 1, symbolic=True)
     pid = verifier._symbolic().pid
-    found: dict[str, Any] = {"interrupts": 0, "verdicts": 0, "wrong": []}
+    found: dict[str, Any] = {"interrupts": 0, "verdicts": 0, "dropped": 0, "wrong": []}
 
     def handler(number: int, frame: FrameType | None) -> None:
         raise AlarmError
 
+    def unraisable(told: Any) -> None:
+        # Python drops what is raised inside a finalizer or a callback of the garbage collector, and tells this hook.
+        if isinstance(told.exc_value, AlarmError):
+            found["dropped"] += 1
+        else:
+            hook(told)
+
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     before = signal.signal(signal.SIGALRM, handler)
     turn, span = 0, 0.05
     try:
@@ -163,6 +171,7 @@ def interrupts(count: int, seed: int = 0) -> dict[str, Any]:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = hook
     background.stop()
     found["wrong"] += background.wrong[:5]
     found["verdicts_of_thread"] = background.verdicts
