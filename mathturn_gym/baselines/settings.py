@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
-from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_from_json
+from mathturn_gym.baselines.algorithms import BaseAlgorithm
+from mathturn_gym.baselines.algorithms._registry import algorithm_from_json
 from mathturn_gym.baselines.rollouts import OnFailure
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name

@@ -5,24 +5,9 @@
 
 from __future__ import annotations
 
-from mathturn_gym.compare.cells import CellFolder, Outcome, Point
-from mathturn_gym.compare.matrix import Cell, Matrix, load_matrix
-from mathturn_gym.compare.report import Report, make_report
+from mathturn_gym.compare.matrix import Matrix, load_matrix
+from mathturn_gym.compare.report import make_report
 from mathturn_gym.compare.results import Results
-from mathturn_gym.compare.runner import Observer, open_matrix, read_cells, run_matrix
+from mathturn_gym.compare.runner import open_matrix, run_matrix
 
-__all__ = [
-    "Cell",
-    "CellFolder",
-    "Matrix",
-    "Observer",
-    "Outcome",
-    "Point",
-    "Report",
-    "Results",
-    "load_matrix",
-    "make_report",
-    "open_matrix",
-    "read_cells",
-    "run_matrix",
-]
+__all__ = ["Matrix", "Results", "load_matrix", "make_report", "open_matrix", "run_matrix"]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.env.dialogue import Dialogue, load_tokenizer, make_dialogue
+from mathturn_gym.env.dialogue import Dialogue, load_tokenizer
+from mathturn_gym.env.dialogue._dialogue import make_dialogue
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.testing import TEMPLATES, make_tokenizer
 from mathturn_gym.types import Ids, Problem

@@ -15,15 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mathturn_gym.episodes.returns import returns_to_go
-from mathturn_gym.episodes.trajectories import (
-    SCHEMA_VERSION,
-    EpisodeWriter,
-    episode_from_record,
-    episode_to_record,
-    episodes_to_table,
-    read_episodes,
-    write_episodes,
-)
+from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes, write_episodes
+from mathturn_gym.episodes.trajectories.records import SCHEMA_VERSION, episode_from_record, episode_to_record
+from mathturn_gym.episodes.trajectories.tables import episodes_to_table
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode, Status, StopReason, Verdict

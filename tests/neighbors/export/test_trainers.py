@@ -11,7 +11,7 @@ import torch
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs
 from mathturn_gym.episodes.packing import model_inputs, pack
 from mathturn_gym.episodes.returns import BiasedEstimatorWarning, advantages
-from mathturn_gym.episodes.trajectories import episodes_from_table
+from mathturn_gym.episodes.trajectories.tables import episodes_from_table
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.neighbors.export import (
     to_areal,
