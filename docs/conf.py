@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from importlib import import_module
@@ -87,7 +88,21 @@ def name_alone(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
     return text if found else None
 
 
+def write_llms(app: Sphinx, error: Exception | None) -> None:
+    """Writes `llms.txt`: every page with its title, its first sentence and its source, for assistants (llmstxt.org)."""
+    if error is not None or app.builder.format != "html":
+        return
+    about = f"# {project}\n\n> {_PROJECT['description']}\n\n## Pages\n\n"
+    rows = []
+    for page in sorted(app.env.found_docs):
+        text = re.sub(r"```.*?```", "", Path(app.env.doc2path(page)).read_text(encoding="utf-8"), flags=re.DOTALL)
+        words = next((line for line in text.splitlines() if line[:1].isalpha()), "").split(". ")[0].rstrip(".:")
+        rows.append(f"- [{app.env.titles[page].astext()}](_sources/{page}.md.txt)" + f": {words}." * bool(words) + "\n")
+    (Path(app.outdir) / "llms.txt").write_text(about + "".join(rows), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", write_llms)
     app.connect("missing-reference", name_alone)
     app.connect("autodoc-process-docstring", keep_drawings)
