@@ -88,10 +88,8 @@ def batch_metrics(episodes: Sequence[Episode], batch: PackedBatch, version: int)
 
 _LOG = logging.getLogger(__name__)
 
-_NOTHING: Final = 1e-6
-"""Advantages below this share of the returns' size are rounding."""
-_DRY: Final = 3
-"""Skipped iterations in a row after which a warning is logged."""
+_NOTHING: Final = 1e-6  # advantages below this share of the returns' size are rounding
+_DRY: Final = 3  # skipped iterations in a row after which a warning is logged
 _RISE, _FACTOR = 0.5, 2.0
 """A warning is logged when the entropy exceeds _FACTOR times its first value plus _RISE nats."""
 

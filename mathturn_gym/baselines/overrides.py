@@ -19,12 +19,11 @@ from mathturn_gym.baselines.settings import PARTS, RunConfig
 from mathturn_gym.env.config import DEFAULT_ENV, OWN_FIELDS, env_parameters
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 
+# Fields of a run that belong to no part.
 _OF_RUN: Final = tuple(
     one.name for one in dataclasses.fields(RunConfig) if one.name not in PARTS and one.name != "task"
 )
-"""Fields of a run that belong to no part."""
-_SUGGESTED: Final = 5
-"""Names that a message suggests for an unknown one: a run has about ninety."""
+_SUGGESTED: Final = 5  # names that a message suggests for an unknown one: a run has about ninety
 
 
 def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any]:

@@ -31,16 +31,15 @@ ImportanceLevel = Literal["token", "turn", "sequence"]
 ImportanceMode = Literal["clip", "mask"]
 _PRECISIONS: Final = ("float32", "bfloat16")
 
+# Options that only some optimizers read.
 _OPTIMIZER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "adamw": ("betas", "eps"),
     "adamw8bit": ("betas", "eps"),
     "adafactor": (),
     "sgd": ("momentum",),
 }
-"""Options that only some optimizers read."""
 
-_SMALLEST: Final = 133_000
-"""Parameters up to which a learning rate of 1e-3 is right."""
+_SMALLEST: Final = 133_000  # parameters up to which a learning rate of 1e-3 is right
 
 _Part = TypeVar("_Part", bound="DataclassInstance")
 

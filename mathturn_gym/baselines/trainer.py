@@ -60,15 +60,11 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 from mathturn_gym.wrappers.rollout import RolloutEngine, load_rollout
 
 _LOG = logging.getLogger(__name__)
-_MUCH: Final = 3.0
-"""Factor over the default learning rate from which on a warning is logged."""
-_CAP: Final = 2.0
-"""Largest importance weight of a token that another engine sampled (Yao et al. 2025)."""
-_GAP: Final = 0.05
-"""Mean difference of log-probs, in nats, that kernels and bfloat16 do not explain."""
+_MUCH: Final = 3.0  # factor over the default learning rate from which on a warning is logged
+_CAP: Final = 2.0  # largest importance weight of a token that another engine sampled (Yao et al. 2025).
+_GAP: Final = 0.05  # mean difference of log-probs, in nats, that kernels and bfloat16 do not explain
 _MEASURED_SHARE: Final = 4
-_LEAST_MEASURED: Final = 8
-"""One in four of the episodes without advantage is measured, and at least 8."""
+_LEAST_MEASURED: Final = 8  # one in four of the episodes without advantage is measured, and at least 8
 
 
 class SampledBatch(NamedTuple):

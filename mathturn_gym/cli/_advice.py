@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from mathturn_gym.env.config import EnvConfig
 
 
-_MANY: Final = 0.05
-"""Share of the turns from which on a warning is due."""
+_MANY: Final = 0.05  # share of the turns from which on a warning is due
 
 _ASK: Final = r"--prompt-template '{problem} Put the final answer in \boxed{}.'"
 

@@ -100,11 +100,11 @@ def fields_of(question_column: str | None, answer_column: str | None) -> dict[st
 NOT_OFFERED: Final = ("render_mode", "gold_in_info")
 """Keywords that a command decides itself."""
 
+# Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type.
 _SPELLINGS: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
     "problems": (str, ("--problems", "--data")),
     "reward_terms": (list[str], ("--reward-term",)),
 }
-"""Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type."""
 
 OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "id": (str, "Environment id.", ("--env",)),

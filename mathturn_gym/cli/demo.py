@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode
 
 
-_TEST_EPISODES: Final = 512
-"""The most that are played; fewer where the task says so."""
+_TEST_EPISODES: Final = 512  # the most that are played; fewer where the task says so
 _TEST_SEED: Final = 1_000_000
 _TRANSCRIPTS: Final = 12
 

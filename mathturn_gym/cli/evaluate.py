@@ -153,8 +153,8 @@ def _title(start: Start, config: EnvConfig, source: ProblemSource) -> str:
     return f"{start.name} on {source.name} ({feedback} feedback, {config.value('num_turns')} turns)"
 
 
+# Plays the episodes that are not done yet, and hands each on as it ends.
 _Play: TypeAlias = "Callable[[Collection[int], Callable[[Episode], None]], None]"
-"""Plays the episodes that are not done yet, and hands each on as it ends."""
 
 
 @contextmanager

@@ -43,8 +43,7 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 
 _BUDGETS: Final = ("tokens", "total_tokens", "cpu_seconds")
 _KEYS: Final = ("algorithms", "tasks", "seeds", *_BUDGETS, "jobs", "out", "against", "settings", "task", "algorithm")
-_MOST_SEEDS: Final = 10_000
-"""Upper limit on seeds, so that a typo does not allocate millions of cells."""
+_MOST_SEEDS: Final = 10_000  # upper limit on seeds, so that a typo does not allocate millions of cells
 
 
 @dataclass(frozen=True, slots=True)

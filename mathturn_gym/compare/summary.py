@@ -26,8 +26,8 @@ _SHORT: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "C
 LEVEL: Final = 0.9
 EFFECTS: Final = (0.02, 0.05, 0.1)
 """Differences that a next comparison might want to find."""
+# A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before.
 _USED_UP: Final = 0.98
-"""A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
 
 
 def task_table(results: Results, task: str, view: str, *, resamples: int, seed: int) -> Table:

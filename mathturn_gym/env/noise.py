@@ -16,8 +16,7 @@ from mathturn_gym.types import Status, TurnContext, Verdict
 
 _PLACES: Final = ("reward", "feedback")
 _NAMES: Final = (*_PLACES, "same_coin")
-_SEEDS: Final = 2**63
-"""Seeds are below this."""
+_SEEDS: Final = 2**63  # seeds are below this
 
 
 @dataclass(frozen=True, slots=True)

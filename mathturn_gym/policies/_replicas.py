@@ -86,17 +86,14 @@ class PrefixIndex:
 # ---- replicas and their requests
 
 
-_ANSWER_BYTES: Final = 2**20
-"""Largest answer that is read, besides what the ids need."""
+_ANSWER_BYTES: Final = 2**20  # largest answer that is read, besides what the ids need
 
+# The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it.
 _ID_BYTES: Final = 1024
-"""The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it."""
 
-_MASK_BYTES: Final = 12
-"""The same per id that truncated sampling keeps, as text."""
+_MASK_BYTES: Final = 12  # the same per id that truncated sampling keeps, as text
 
-_PAUSE_SECONDS: Final = 0.5
-"""After this time requests that a pause has overtaken on their way are aborted as well."""
+_PAUSE_SECONDS: Final = 0.5  # after this time requests that a pause has overtaken on their way are aborted as well
 
 PauseMode = Literal["wait", "abort", "keep"]
 Endpoint = Literal["completions", "tokens", "auto"]
@@ -562,8 +559,7 @@ def _check_read(url: str, prompt: list[int], read: Any) -> None:
 
 _LARGEST_ID: Final = 2**31 - 1
 
-_ROUNDING: Final = 1e-4
-"""Log-probs up to this much above 0 are 0: servers round."""
+_ROUNDING: Final = 1e-4  # log-probs up to this much above 0 are 0: servers round
 
 
 def model_name(url: str, answer: Any) -> str:

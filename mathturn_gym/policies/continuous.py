@@ -20,15 +20,12 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 from mathturn_gym.policies.sampling import Sampling
 from mathturn_gym.types import Completion, Ids
 
-_CPU_CACHE_BYTES: Final = 2**30
-"""Keys and values on a CPU, where the library would take most of the machine's memory."""
-_CPU_BLOCKS: Final = 2048
-"""65,536 ids: small models need no more, and all of it is written at the start."""
+_CPU_CACHE_BYTES: Final = 2**30  # keys and values on a CPU, where the library would take most of the machine's memory
+_CPU_BLOCKS: Final = 2048  # 65,536 ids: small models need no more, and all of it is written at the start
 _CPU_BATCH_TOKENS: Final = 2048
 _CPU_PAGE: Final = 32
 _STEP_SECONDS: Final = 0.01
-_LOOK_SECONDS: Final = 1.0
-"""How often a wait looks whether the generation thread still lives."""
+_LOOK_SECONDS: Final = 1.0  # how often a wait looks whether the generation thread still lives
 
 
 class ContinuousPolicy:

@@ -36,11 +36,9 @@ MIN_SHARED = 16
 PREFILL_TOKENS = 16384
 """Most tokens of one prefill pass, padding included. It bounds activations, not caches."""
 
-_UNASKED = 2**30
-"""Bytes of keys and values up to which free memory is not looked up."""
+_UNASKED = 2**30  # bytes of keys and values up to which free memory is not looked up
 
-_SHARE = 0.8
-"""Share of the free memory that keys and values may take; activations and logits need some as well."""
+_SHARE = 0.8  # share of the free memory that keys and values may take; activations and logits need some as well
 
 SLACK = 256
 """Columns that a new arena has to spare for later turns (fewer where contexts are shorter)."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK: Final = 128
-_SMALL_VOCABULARY: Final = 8192
-"""Vocabularies up to this size are summed in one piece: blocks would save nothing there."""
+_SMALL_VOCABULARY: Final = 8192  # vocabularies up to this size are summed in one piece: blocks would save nothing there
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _ATTENTION: Final = "mathturn_rows"
 _ATTENTIONS: Final[Any] = AttentionInterface
 _MASKS: Final[Any] = AttentionMaskInterface
+# Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row.
 _PLAIN_CAUSAL: Final = ("llama", "qwen2", "qwen3")
-"""Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,8 +166,8 @@ _MASKS.register(_ATTENTION, _MASKS()["sdpa"])
 # ---- log-probs of given token ids
 
 
+# Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory.
 _LOGIT_ROWS = 1024
-"""Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory."""
 
 
 def score_completions(

@@ -20,10 +20,8 @@ from mathturn_gym.show.pages import asset, own_markup
 _WIDTH: Final = 560
 _LABEL: Final = 150
 _LONGEST: Final = 20
-_COLORS: Final = 10
-"""Colors of series; after these they come again with broken lines."""
-_LIGHT: Final = frozenset({"gone"})
-"""Classes on which white numbers could not be read."""
+_COLORS: Final = 10  # colors of series; after these they come again with broken lines
+_LIGHT: Final = frozenset({"gone"})  # classes on which white numbers could not be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ _TRICKS: Final = re.compile(
     r"|[vh]?phantom|[a-z]*[lrc]lap|smash|skew|rule|(?:text|back)?color|f?colorbox|definecolor|[egx]?def|let|futurelet"
     r"|(?:re)?newcommand|providecommand|char|tag)|(?:\\!\s*){4}"
 )
+# Environments as the converter knows them, and without the numbers that it would add.
 _SAME_AS: Final = (
     ("{aligned}", "{align*}"),
     ("{align}", "{align*}"),
@@ -129,7 +130,6 @@ _SAME_AS: Final = (
     ("{gather}", "{matrix}"),
     ("{gather*}", "{matrix}"),
 )
-"""Environments as the converter knows them, and without the numbers that it would add."""
 _ELEMENTS: Final = frozenset(
     [
         "mrow",
@@ -167,10 +167,10 @@ _ATTRIBUTES: Final = {
     "minsize": re.compile(r"[0123](\.\d+)?em"),
     "maxsize": re.compile(r"[0123](\.\d+)?em"),
 }
+# Attributes that are left out: without them a formula says the same.
 _LOOKS: Final = frozenset(
     ["rowspacing", "columnspacing", "rowlines", "columnlines", "lspace", "rspace", "separator", "symmetric", "height"]
 )
-"""Attributes that are left out: without them a formula says the same."""
 _NUMBERED: Final = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
 _SILENT: Final = str.maketrans("", "", "\u2061\u2062\u2063\u2064")
 

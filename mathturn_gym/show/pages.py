@@ -26,8 +26,7 @@ from mathturn_gym.base.files import write_atomically
 from mathturn_gym.base.text import html_text
 from mathturn_gym.show.tables import Table, split_interval
 
-_MANY: Final = 10
-"""Tables with more columns are set more tightly."""
+_MANY: Final = 10  # tables with more columns are set more tightly
 
 
 class Chart(NamedTuple):

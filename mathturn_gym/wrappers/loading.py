@@ -26,8 +26,8 @@ from mathturn_gym.errors import CheckpointError, InvalidValueError, raise_unknow
 from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
 from mathturn_gym.types import Policy
 
+# Fields that a folder's policy.json may have.
 _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "top_p", "top_k", "min_p")
-"""Fields that a folder's policy.json may have."""
 
 _MOST_JSON: Final = 1 << 24
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")

@@ -148,8 +148,7 @@ def token_returns(
     return result
 
 
-_LEAST_SPREAD: Final = 1e-3
-"""Share of the returns' size below which a spread of advantages is rounding."""
+_LEAST_SPREAD: Final = 1e-3  # share of the returns' size below which a spread of advantages is rounding
 
 
 class RunningMeans(State):

@@ -12,8 +12,8 @@ from mathturn_gym.base.import_paths import import_object
 from mathturn_gym.baselines.algorithms._base import BaseAlgorithm
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
+# Where the algorithms of the package are: a file each in the first, those of stable-baselines3 in the second.
 _HOMES: Final = ("mathturn_gym.baselines.algorithms", "mathturn_gym.baselines.classic.algorithms")
-"""Where the algorithms of the package are: a file each in the first, those of stable-baselines3 in the second."""
 
 _Class = TypeVar("_Class", bound=type[BaseAlgorithm])
 _registered: dict[str, type[BaseAlgorithm]] = {}

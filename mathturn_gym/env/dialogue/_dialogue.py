@@ -164,8 +164,9 @@ _PROMPT: Final = -1
 _PROMPT_WITHOUT_THOUGHT: Final = -2
 _PROBED_TURNS: Final = (0, 1, 2, 3, 8)
 _NO_IDS: Final = np.zeros(0, np.int64)
+# Processor time that a template may take for the few messages that its kind is found out from; most take
+# milliseconds.
 _PROBE_SECONDS: Final = 20.0
-"""Processor time that a template may take for the few messages that its kind is found out from; most take milliseconds."""
 
 
 class Dialogue:

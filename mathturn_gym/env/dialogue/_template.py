@@ -26,6 +26,7 @@ CHATML_TEMPLATE: Final = (
 )
 """A ChatML chat template, for tokenizers that have the two markers but no template."""
 
+# Arguments of `apply_chat_template` that are ours to give.
 _RESERVED: Final = (
     "messages",
     "conversation",
@@ -39,7 +40,6 @@ _RESERVED: Final = (
     "truncation",
     "max_length",
 )
-"""Arguments of `apply_chat_template` that are ours to give."""
 
 
 def message(role: str, content: str) -> Message:

@@ -78,8 +78,8 @@ Feedback: TypeAlias = Callable[[TurnContext], str]
 
 Texts: TypeAlias = Mapping[str, str]
 
+# Modes of other packages, and the module that registers each; it is imported when the mode is first asked for.
 _ELSEWHERE: Final = {"areal-v0.3": "mathturn_gym.neighbors.areal.dialogue"}
-"""Modes of other packages, and the module that registers each; it is imported when the mode is first asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from mathturn_gym.show.view.records import ViewEpisode, from_episodes
 from mathturn_gym.show.view.sources import Curves, EpisodeSet, read_curves, read_sets, run_names
 from mathturn_gym.types import Episode
 
+# In this order: each uses what those before it define.
 _SCRIPTS: Final = ("data.js", "text.js", "tokens.js", "list.js", "figures.js", "app.js")
-"""In this order: each uses what those before it define."""
 
 
 def render_page(about: Mapping[str, Any], blocks: Iterable[tuple[int, Block]]) -> str:

@@ -38,10 +38,9 @@ OURS: Final = "mathturn_gym"
 _PEEKED: Final = 20
 _MOST_METRICS: Final = 1 << 30
 _MOST_BAD: Final = 10_000
-_MOST_SHOWN: Final = 1 << 31
-"""Bytes of episodes, unpacked, that are kept for one page."""
+_MOST_SHOWN: Final = 1 << 31  # bytes of episodes, unpacked, that are kept for one page
+# What reading fields raises where a line has a neighbor's fields and other types behind them than it writes.
 _OTHER_SHAPE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What reading fields raises where a line has a neighbor's fields and other types behind them than it writes."""
 
 
 class LineLog:
@@ -187,8 +186,8 @@ def _adapter_of(record: Any) -> Adapter | None:
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _NUMBERED: Final = re.compile(r"(\d+)\.jsonl")
+# Before and after a training: in that order, not in the alphabet's.
 _ORDER: Final = {"episodes_before": 0, "episodes_after": 1}
-"""Before and after a training: in that order, not in the alphabet's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

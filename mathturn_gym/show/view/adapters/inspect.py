@@ -22,8 +22,8 @@ from mathturn_gym.types import Status, Verdict
 
 _NO_ID: Final = -1
 _ROLES: Final = ("system", "user", "assistant", "tool")
+# Inspect's letters for correct, incorrect, partial and no answer.
 _GRADES: Final = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
-"""Inspect's letters for correct, incorrect, partial and no answer."""
 
 
 def read_inspect(path: Path) -> tuple[list[ViewEpisode], list[str]]:

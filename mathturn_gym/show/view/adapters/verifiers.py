@@ -34,6 +34,7 @@ from mathturn_gym.show.view.adapters.trl import prompt_name
 from mathturn_gym.show.view.records import Message, ViewEpisode
 from mathturn_gym.types import NO_VERSION
 
+# A node's numbers, and what they are called here.
 _STREAMS: Final = {
     "logprobs": "logprob",
     "advantages": "advantage",
@@ -41,7 +42,6 @@ _STREAMS: Final = {
     "trainer_logprobs": "trainer_logprob",
     "reference_logprobs": "reference_logprob",
 }
-"""A node's numbers, and what they are called here."""
 
 
 def _read_traces(record: Mapping[str, Any], row_number: int, _: str) -> list[ViewEpisode]:
