@@ -60,20 +60,7 @@ def load_source(
     skip_bad_rows: bool = False,
     shuffle: bool | None = None,
 ) -> ProblemSource:
-    """The source that the options name.
-
-    Args:
-        problems: See `PROBLEMS_HELP`.
-        split: "train", "validation", "test" or "all", or None.
-        question_column: With `answer_column`, or neither.
-        answer_column: With `question_column`, or neither.
-        skip_bad_rows: Leave broken rows out.
-        shuffle: See `load_problems`.
-
-    Raises:
-        InvalidValueError: one column without the other, or what `load_problems` refuses.
-        ProblemFileError: a file or data set is missing or broken.
-    """
+    """The source that the options name."""
     from mathturn_gym.problems import load_problems
 
     fields = fields_of(question_column, answer_column)
@@ -81,11 +68,7 @@ def load_source(
 
 
 def fields_of(question_column: str | None, answer_column: str | None) -> dict[str, str] | None:
-    """The two columns as `load_problems` takes them; None where neither was given.
-
-    Raises:
-        InvalidValueError: one without the other.
-    """
+    """The two columns as `load_problems` takes them; None where neither was given. One alone is an error."""
     if question_column is None and answer_column is None:
         return None
     if question_column is None or answer_column is None:
@@ -144,20 +127,12 @@ _ENV_SET_HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions:
-    """What the user said about the environment.
+    """What the user said about the environment."""
 
-    Args:
-        given: Keywords of `EnvConfig`, those that were given.
-    """
-
-    given: Mapping[str, Any]
+    given: Mapping[str, Any]  # keywords of `EnvConfig`, those that were given
 
     def config(self, base: EnvConfig) -> EnvConfig:
-        """An environment with what the user said, and everything else as it is.
-
-        Args:
-            base: A run's, a task's, or a command's default.
-        """
+        """An environment with what the user said, and everything else as it is."""
         return base.replace(**self.given)
 
     def settings(self) -> dict[str, Any]:
@@ -166,11 +141,7 @@ class EnvOptions:
 
 
 def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter `env: EnvOptions` is spelled out as options.
-
-    Args:
-        command: With one such parameter.
-    """
+    """A command whose parameter `env: EnvOptions` is spelled out as options."""
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     options = [_parameter(name, *OPTIONS[name]) for name in OPTIONS]
@@ -247,9 +218,6 @@ def grouped(panels: Mapping[str, Sequence[str]]) -> Callable[[Callable[..., None
     """Shows options of a command under titles of their own in its `--help`; the others stay under "Options".
 
     A table has one width for all its names. Panels keep one long name from cutting the others off at 80 columns.
-
-    Args:
-        panels: Names of parameters, by title.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -283,15 +251,7 @@ _ENGINES: Final = ("local", "ray", "distributed")
 
 
 def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None:
-    """The workers of an evaluation; None where it plays in this process.
-
-    Args:
-        engine: What was given as `--engine`.
-        texts: What was given as `--engine-set`.
-
-    Raises:
-        InvalidValueError: an engine that evaluates nothing, or a setting that it does not have.
-    """
+    """The workers of an evaluation; None where it plays in this process."""
     settings = _settings(engine, texts)
     if engine == "local":
         return None
@@ -301,16 +261,7 @@ def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None
 
 
 def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
-    """The engine of a training run; None where it is this process.
-
-    Args:
-        engine: What was given as `--engine`.
-        texts: What was given as `--engine-set`.
-
-    Raises:
-        InvalidValueError: an unknown engine, or a setting that it does not have.
-        MissingDependencyError: Ray is not installed.
-    """
+    """The engine of a training run; None where it is this process."""
     settings = _settings(engine, texts)
     if engine == "ray":
         from mathturn_gym.neighbors.engines.ray import RayTraining

@@ -199,14 +199,7 @@ def _on_ray(
 
 
 def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> list[Episode]:
-    """Plays the episodes of 0..total-1 that `path` does not hold yet, adding each as it ends; returns them all.
-
-    Args:
-        play: Plays them.
-        total: Episodes in all.
-        path: JSON-lines file, which may exist.
-        console: Shows progress.
-    """
+    """Plays the episodes of 0..total-1 that `path` does not hold yet, adding each as it ends; returns them all."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes

@@ -45,11 +45,7 @@ class Person:
         self._prompt = _prompt()
 
     def __call__(self, context: str) -> str:
-        """The next answer.
-
-        Raises:
-            EOFError: the person leaves.
-        """
+        """The next answer; `EOFError` where the person leaves."""
         while True:
             line = input(self._prompt).strip()
             if line.startswith("::"):
@@ -92,15 +88,7 @@ def _boxed(line: str) -> str:
 
 
 def ids_lines(state: EpisodeState, texts: TokenTexts) -> Iterator[str]:
-    """An episode's token ids part by part, each with what it says.
-
-    Args:
-        state: The episode as it stands.
-        texts: What the ids say.
-
-    Yields:
-        A line per part: its name, its length, its ids.
-    """
+    """An episode's token ids part by part, each with what it says."""
     starts = [turn.start for turn in state.turns]
     parts = [("prompt", 0, [*starts, len(state.ids)][0])]
     for number, turn in enumerate(state.turns, 1):
@@ -119,15 +107,7 @@ def _id_text(token: int, texts: TokenTexts) -> str:
 
 
 def play_episodes(env: Any, policy: Any, episodes: int, *, seed: int, console: Console) -> None:
-    """Plays episodes one after the other, and says at each one's end what the answer was.
-
-    Args:
-        env: With render mode "human".
-        policy: Any; a `Person` behind a script leaves by `EOFError`.
-        episodes: How many.
-        seed: Decides the problems.
-        console: Where the rest is said.
-    """
+    """Plays episodes one after the other, and says at each one's end what the answer was."""
     import numpy as np
 
     from mathturn_gym.seeding import derive_seed

@@ -167,11 +167,7 @@ def verify(
 
 
 def _with_judge(verifier: Verifier, judge: str | None, budget: int, **options: Any) -> Verifier | JudgedVerifier:
-    """The verifier, with the judge that the command line names.
-
-    Raises:
-        InvalidValueError: options of a judge without a judge, or of a server without one.
-    """
+    """The verifier, with the judge that the command line names."""
     given = [f"--judge-{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if judge is None:
         if given:
@@ -240,11 +236,7 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
 
 
 def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
-    """The rows of a file, each with `response`, `gold` and `kind`.
-
-    Raises:
-        ProblemFileError: file, line and field of what is wrong.
-    """
+    """The rows of a file, each with `response`, `gold` and `kind`."""
     try:
         lines = read_text(file).split("\n")
     except (OSError, UnicodeDecodeError) as error:

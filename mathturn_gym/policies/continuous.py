@@ -115,13 +115,7 @@ class ContinuousPolicy:
     # ---- a stream
 
     def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
-        """Queues one context; `advance` answers it.
-
-        Args:
-            context: int64 (L,), not empty.
-            max_tokens: Budget, >= 0.
-            seed: Not read: all requests share one generator.
-        """
+        """Queues one context; `advance` answers it. The seed is not read: all requests share one generator."""
         if len(context) == 0:
             raise InvalidValueError("context is empty: a language model continues at least one id")
         budget = check_int("max_tokens", max_tokens, low=0)
@@ -139,14 +133,7 @@ class ContinuousPolicy:
         return ticket
 
     def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
-        """Waits for the next completions; empty where nothing was submitted.
-
-        Args:
-            steps: Returns after about the time of this many steps even where nothing has ended; None waits.
-
-        Raises:
-            PolicyError: a request failed, or the generation thread has died.
-        """
+        """Waits for the next completions, at most about as long as `steps` steps take; empty where nothing was submitted."""
         found, self._unclaimed = self._unclaimed, []
         until = None if steps is None else time.monotonic() + steps * _STEP_SECONDS
         while self._running and not found:

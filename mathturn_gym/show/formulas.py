@@ -32,19 +32,12 @@ _DEEPEST: Final = 60
 
 
 class Formula(NamedTuple):
-    """A formula of a text.
+    """A formula of a text."""
 
-    Args:
-        start: Where it begins.
-        end: Where it ends.
-        inner: Its TeX, without what delimits it.
-        display: On a line of its own.
-    """
-
-    start: int
-    end: int
-    inner: str
-    display: bool
+    start: int  # where it begins
+    end: int  # where it ends
+    inner: str  # its TeX, without what delimits it
+    display: bool  # on a line of its own
 
 
 _OPENING: Final = re.compile(r"[$\\]")
@@ -82,7 +75,7 @@ def _formula_at(text: str, at: int) -> Formula | None:
             return _between(window, at, opening, closing, display)
     if window[0] == "$":
         found = _between(window, at, "$", "$", False)
-        # A price is no formula: `$5 and $6` opens before a digit and would close after a space.
+        # a price is no formula: `$5 and $6` opens before a digit and would close after a space.
         if found is None or _NO_INLINE.search(found.inner) or text[found.end : found.end + 1].isdigit():
             return None
         return found
@@ -210,11 +203,7 @@ class _Unfit(Exception):  # noqa: N818 - no error: the formula is shown as it wa
 
 
 def _checked(element: Element, depth: int) -> Tree:
-    """Returns the element as a tree of what is allowed.
-
-    Raises:
-        _Unfit: something else is in it.
-    """
+    """Returns the element as a tree of what is allowed."""
     tag, attributes = element.tag, dict(element.attrib)
     if tag == "menclose" and attributes.pop("notation", "") == "box":
         # Browsers draw no `menclose`: the page's styles draw this frame.

@@ -282,7 +282,7 @@ class Part:
             logprobs,
             self.batch,
             normalization=normalization,
-            # A minibatch without a trained token has the loss 0, whatever that is divided by.
+            # a minibatch without a trained token has the loss 0, whatever that is divided by.
             denominator=max(1, divisor),
             tokens=max(1, self.minibatch.count("token")),
             **keywords,

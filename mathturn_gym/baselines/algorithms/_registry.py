@@ -49,14 +49,7 @@ def registered() -> Mapping[str, type[BaseAlgorithm]]:
 
 
 def algorithm_named(name: str) -> type[BaseAlgorithm]:
-    """The class of an algorithm.
-
-    Args:
-        name: A registered name, or the import path "module:Class" of the user's own.
-
-    Raises:
-        InvalidValueError: an unknown name (the nearest is suggested), or nothing of the kind can be imported there.
-    """
+    """The class of an algorithm."""
     _load_all()
     if name in _registered:
         return _registered[name]
@@ -71,12 +64,7 @@ def algorithm_named(name: str) -> type[BaseAlgorithm]:
 
 
 def algorithm_from_json(data: Mapping[str, Any]) -> BaseAlgorithm:
-    """The algorithm of a table `{"name": NAME, OPTION: VALUE, …}`.
-
-    Raises:
-        InvalidValueError: no name, an unknown one, an option that the algorithm does not read, or a value outside
-            its range.
-    """
+    """The algorithm of a table `{"name": NAME, OPTION: VALUE, …}`."""
     options = dict(data)
     name = options.pop("name", None)
     if name is None:

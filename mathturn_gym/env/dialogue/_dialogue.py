@@ -95,10 +95,6 @@ def make_dialogue(dialogue: DialogueLike | None, tokenizer: str | Path | Tokeniz
         tokenizer: "builtin", a folder or hub name, or a tokenizer.
         **options: `system_prompt`, `chat_template_kwargs` and `history`; those that are not None are given to the function
             as keywords.
-
-    Raises:
-        InvalidValueError: it is no dialogue and makes none, or a dialogue that exists is given a tokenizer or an option
-            that is not its own.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if dialogue is None:

@@ -27,15 +27,7 @@ _GRADES: Final = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 
 
 def read_inspect(path: Path) -> tuple[list[ViewEpisode], list[str]]:
-    """The samples of a log.
-
-    Returns:
-        Episodes, and what was no episode.
-
-    Raises:
-        MissingDependencyError: inspect_ai is not installed.
-        InvalidValueError: the file is no log of Inspect.
-    """
+    """The samples of a log as episodes, and what was no episode."""
     log = read_log(path)
     try:
         return from_episodes(from_inspect(log)), []
