@@ -43,28 +43,22 @@ TASKS: Final = ", ".join(
 )
 """The package's tasks, for help texts: read off their folder, so that `--help` does not load what trains on them."""
 
-ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
-QuestionColumn = Annotated[
-    str | None, typer.Option(help="Column of a file or data set that holds the question, where it is not recognized.")
-]
-AnswerColumn = Annotated[str | None, typer.Option(help="Column that holds the accepted answer (or a list of them).")]
-SkipBadRows = Annotated[bool, typer.Option(help="Leave broken rows of a file or data set out, and say which.")]
+_QUESTION: Final = "Column that holds the question, where it is not recognized."
+_ANSWER: Final = "Column that holds the accepted answer (or a list of them)."
+_SKIP: Final = "Leave broken rows of a file or data set out, and say which."
+QuestionColumn = Annotated[str | None, typer.Option(help=_QUESTION)]
+AnswerColumn = Annotated[str | None, typer.Option(help=_ANSWER)]
+SkipBadRows = Annotated[bool, typer.Option(help=_SKIP)]
 
 
 def load_source(
-    problems: str,
-    split: str | None = None,
-    question_column: str | None = None,
-    answer_column: str | None = None,
-    *,
-    skip_bad_rows: bool = False,
-    shuffle: bool | None = None,
+    problems: str, question_column: str | None, answer_column: str | None, *, skip_bad_rows: bool = False
 ) -> ProblemSource:
     """The source that the options name."""
     from mathturn_gym.problems import load_problems
 
     fields = fields_of(question_column, answer_column)
-    return load_problems(problems, split, fields=fields, skip_bad_rows=skip_bad_rows, shuffle=shuffle)
+    return load_problems(problems, fields=fields, skip_bad_rows=skip_bad_rows)
 
 
 def fields_of(question_column: str | None, answer_column: str | None) -> dict[str, str] | None:
@@ -97,9 +91,9 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
         for kind, spellings in [_SPELLINGS.get(name, (keyword.kind, ()))]
         if name not in NOT_OFFERED
     },
-    "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
-    "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
-    "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
+    "question_column": (str, _QUESTION, ()),
+    "answer_column": (str, _ANSWER, ()),
+    "skip_bad_rows": (bool, _SKIP, ("--skip-bad-rows",)),
 }
 """Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
 
@@ -153,9 +147,13 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in OPTIONS}
-        command(env=EnvOptions({**_keywords(given), **_set(arguments.pop("env_set"))}), **arguments)
+        from mathturn_gym.baselines.overrides import parse_settings
 
+        given = {name: arguments.pop(name) for name in OPTIONS}
+        more = parse_settings(arguments.pop("env_set") or [], "--env-set")
+        command(env=EnvOptions({**_keywords(given), **more}), **arguments)
+
+    # Typer reads the options off signature and annotations: the command's own, with `env` spelled out.
     run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -181,12 +179,6 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
         if name in given:
             given[name] = _json_object(f"--{name.replace('_', '-')}", given[name])
     return given
-
-
-def _set(texts: Sequence[str] | None) -> dict[str, Any]:
-    from mathturn_gym.baselines.overrides import parse_settings
-
-    return parse_settings(texts or [], "--env-set")
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

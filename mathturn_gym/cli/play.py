@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.base.text import visible
 from mathturn_gym.cli._options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import OwnCode, check_counts, problems_of, start_of
@@ -59,15 +59,12 @@ class Person:
             raise EOFError
         if command == ":ids":
             for line in ids_lines(self._env.get_state(), self._texts):
-                self._say(line)
+                say(self._console, line)
             return
         if command != ":help":
-            self._say(f"there is no command {visible(command)}")
+            say(self._console, f"there is no command {command}")
         for name, words in _COMMANDS:
-            self._say(f"  {name:6} {words}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(self._console, f"  {name:6} {words}")
 
 
 def _prompt() -> str:
@@ -127,13 +124,11 @@ def play_episodes(env: Any, policy: Any, episodes: int, *, seed: int, console: C
                 context, _, terminated, truncated, info = env.step(completion.ids)
             played += 1
             right += bool(info["verdict"] and info["verdict"].correct)
-            answers = visible(" or ".join(env.unwrapped.problem.gold))
-            console.print(f"answer: {answers}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"answer: {' or '.join(env.unwrapped.problem.gold)}")
     except (EOFError, KeyboardInterrupt):
         console.print("\nbye")
     left = "" if played == episodes else f" ({episodes - played} not played to the end)"
-    counted = f"last answer right in {right} of {played} episode{'' if played == 1 else 's'}{left}"
-    console.print(counted, highlight=False, soft_wrap=True)
+    say(console, f"last answer right in {right} of {played} episode{'' if played == 1 else 's'}{left}")
 
 
 # ---- the command

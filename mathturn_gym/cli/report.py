@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from mathturn_gym.base.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
     from rich.table import Table
 
     from mathturn_gym.episodes.metrics import Estimate
@@ -23,6 +24,14 @@ def plain_text(text: str, style: str = "") -> RenderableType:
     from rich.text import Text
 
     return Text(visible(text), style=style)
+
+
+def counting(console: Console) -> Progress:
+    """Returns a bar that counts what is done, with the time that is left."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console)
 
 
 def report_summary(report: Report, title: str = "Evaluation") -> RenderableType:
