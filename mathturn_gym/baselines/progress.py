@@ -132,8 +132,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, title: str = "") -> bool:
     """Draws accuracy over episodes (`read_metrics`), training batches thin and validation thick, as a PNG.
 
-    Returns:
-        False where matplotlib is not installed (which is logged) and nothing was drawn.
+    Returns False where matplotlib is not installed (which is logged) and nothing was drawn.
     """
     try:
         from matplotlib.lines import Line2D

@@ -15,8 +15,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 OnFailure = Literal["stop", "retry", "drop_group"]
-_ATTEMPTS: Final = 3
-"""How often a group is played that has failed with the whole batch."""
+_ATTEMPTS: Final = 3  # how often a group is played that has failed with the whole batch
 
 
 class Ahead:

@@ -71,25 +71,17 @@ RunStatus = Literal["finished", "stopped_early", "interrupted", "diverged"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session's run ended.
+    """How a session's run ended."""
 
-    Args:
-        status: "finished"; "stopped_early" by `patience`; "interrupted" by Ctrl-C; "diverged": weights or loss are no
-            longer finite.
-        message: More about a status other than "finished".
-        episodes: Episodes trained on.
-        tokens: Tokens sampled in training.
-        cpu_s: CPU seconds of training.
-        test: Metrics of the test split, if the session has played it itself.
-        total_tokens: All tokens of the episodes trained on, with prompts and feedback; None if they are not counted.
-    """
-
+    # "finished"; "stopped_early" by `patience`; "interrupted" by Ctrl-C; "diverged": weights or loss are no longer
+    # finite.
     status: RunStatus
-    message: str
-    episodes: int
-    tokens: int
-    cpu_s: float
-    test: Mapping[str, float] | None = None
+    message: str  # more about a status other than "finished"
+    episodes: int  # episodes trained on
+    tokens: int  # tokens sampled in training
+    cpu_s: float  # CPU seconds of training
+    test: Mapping[str, float] | None = None  # metrics of the test split, if the session has played it itself
+    # All tokens of the episodes trained on, with prompts and feedback; None if they are not counted.
     total_tokens: int | None = None
 
 
@@ -118,15 +110,7 @@ class Session(ABC):
 
 
 def refuse_rollout(config: RunConfig, who: str) -> None:
-    """Raises for a rollout engine where the episodes come from workers.
-
-    Args:
-        config: The run.
-        who: The engine that has the workers, for the message.
-
-    Raises:
-        InvalidValueError: `policy.rollout` is set.
-    """
+    """Raises `InvalidValueError` for a rollout engine (`policy.rollout`) where the workers of `who` play the episodes."""
     if config.policy.rollout is not None:
         raise InvalidValueError(
             f"policy.rollout {config.policy.rollout!r}: {who} plays episodes with workers of its own; leave one of them out"
@@ -137,18 +121,9 @@ class Engine(Protocol):
     """Where a run plays and computes; implementations are in `mathturn_gym.neighbors.engines`."""
 
     def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """Loads and checks a run.
-
-        Args:
-            config: The run.
-            policy: Trained in place; None loads `config.policy`.
-        """
+        """Loads and checks a run; a given policy is trained in place, None loads `config.policy`."""
         ...
 
     def run_dir(self, run_dir: Path) -> Path:
-        """Returns the folder that this process writes: of several processes, one writes the run's folder.
-
-        Args:
-            run_dir: Folder of the run.
-        """
+        """Returns the folder that this process writes: of several processes, one writes the run's folder."""
         ...

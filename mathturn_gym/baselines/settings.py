@@ -32,16 +32,15 @@ ImportanceLevel = Literal["token", "turn", "sequence"]
 ImportanceMode = Literal["clip", "mask"]
 _PRECISIONS: Final = ("float32", "bfloat16")
 
+# Options that only some optimizers read.
 _OPTIMIZER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "adamw": ("betas", "eps"),
     "adamw8bit": ("betas", "eps"),
     "adafactor": (),
     "sgd": ("momentum",),
 }
-"""Options that only some optimizers read."""
 
-_SMALLEST: Final = 133_000
-"""Parameters up to which a learning rate of 1e-3 is right."""
+_SMALLEST: Final = 133_000  # parameters up to which a learning rate of 1e-3 is right
 
 _Part = TypeVar("_Part", bound="DataclassInstance")
 
@@ -129,9 +128,7 @@ def default_learning_rate(parameters: int, *, adapter: bool = False) -> float:
     The power law goes through three sizes at which learning rates were tried (133 thousand: 1e-3; 1.06 million: 1.5e-4
     learned and 4e-4 did not; 135 million: 1e-5). It also agrees with usual values for billions of parameters.
 
-    Args:
-        parameters: Number of parameters of the whole model.
-        adapter: Only a LoRA adapter is trained, with ten times the learning rate.
+    A LoRA adapter alone (`adapter`) gets ten times the learning rate.
 
     >>> default_learning_rate(133_000), f"{default_learning_rate(135_000_000):.1g}", f"{default_learning_rate(7_000_000_000, adapter=True):.0e}"
     (0.001, '1e-05', '7e-06')
@@ -464,11 +461,7 @@ PARTS: Final[Mapping[str, type]] = {
 
 
 def part_from_json(name: str, data: Any) -> Any:
-    """Reads a part of a `RunConfig` from plain JSON types; values of other fields are returned unchanged.
-
-    Raises:
-        InvalidValueError: no table, or a field is unknown (the nearest is suggested) or outside its range.
-    """
+    """Reads a part of a `RunConfig` from plain JSON types; values of other fields are returned unchanged."""
     if name not in PARTS or isinstance(data, PARTS[name]):
         return data
     if not isinstance(data, Mapping):

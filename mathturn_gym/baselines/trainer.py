@@ -60,27 +60,18 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 from mathturn_gym.wrappers.rollout import RolloutEngine, load_rollout
 
 _LOG = logging.getLogger(__name__)
-_MUCH: Final = 3.0
-"""Factor over the default learning rate from which on a warning is logged."""
-_CAP: Final = 2.0
-"""Largest importance weight of a token that another engine sampled (Yao et al. 2025)."""
-_GAP: Final = 0.05
-"""Mean difference of log-probs, in nats, that kernels and bfloat16 do not explain."""
+_MUCH: Final = 3.0  # factor over the default learning rate from which on a warning is logged
+_CAP: Final = 2.0  # largest importance weight of a token that another engine sampled (Yao et al. 2025).
+_GAP: Final = 0.05  # mean difference of log-probs, in nats, that kernels and bfloat16 do not explain
 _MEASURED_SHARE: Final = 4
-_LEAST_MEASURED: Final = 8
-"""One in four of the episodes without advantage is measured, and at least 8."""
+_LEAST_MEASURED: Final = 8  # one in four of the episodes without advantage is measured, and at least 8
 
 
 class SampledBatch(NamedTuple):
-    """Episodes of one iteration.
+    """Episodes of one iteration."""
 
-    Args:
-        episodes: The batch that is learned from.
-        sampled: All episodes that were sampled for it, with those that `dynamic_sampling` set aside.
-    """
-
-    episodes: Sequence[Episode]
-    sampled: Sequence[Episode]
+    episodes: Sequence[Episode]  # the batch that is learned from
+    sampled: Sequence[Episode]  # all episodes that were sampled for it, with those that `dynamic_sampling` set aside
 
 
 class DivergedError(Exception):
@@ -220,11 +211,7 @@ class Trainer(Session):
     # ---- an iteration
 
     def step(self) -> Metrics:
-        """Plays a batch of episodes, learns from them, and returns the iteration's metrics.
-
-        Raises:
-            DivergedError: a loss, gradient or weight is no longer finite.
-        """
+        """Plays a batch of episodes, learns from them, and returns the iteration's metrics."""
         began, cpu = time.perf_counter(), time.process_time()
         drawn = self.draw()
         played = time.perf_counter()
@@ -339,13 +326,7 @@ class Trainer(Session):
         )
 
     def collected(self, split: Literal["train", "validation"], episodes: int, **options: Any) -> list[Episode]:
-        """Plays episodes with the current policy; engines override this with workers.
-
-        Args:
-            split: Whose problems are played.
-            episodes: How many.
-            **options: Of `collect`, but for the seed.
-        """
+        """Plays episodes with the current policy; engines override this with workers."""
         env, seed = self._env if split == "train" else self._eval_env, derive_seed(self.config.seed, split)
         start, group = options.pop("first_index", 0), options.get("group_size", 1)
 
@@ -430,12 +411,7 @@ class Trainer(Session):
     # ---- called by algorithms
 
     def make_optimizer(self, module: torch.nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """An optimizer as the run has it.
-
-        Args:
-            module: What is trained.
-            learning_rate: None is the policy's.
-        """
+        """An optimizer as the run has it."""
         options = self.config.optimization
         rate = options.learning_rate if learning_rate is None else learning_rate
         assert rate is not None, "a trainer's config has a learning rate by the model's size"
@@ -444,12 +420,8 @@ class Trainer(Session):
     def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
         """Episodes as a padded batch on the policy's device.
 
-        Args:
-            episodes: An iteration's.
-            advantages: Per turn; None fills in zeros, for algorithms that give each token its own: row i is episode i.
-
-        Raises:
-            InvalidValueError: no advantages, and an episode of several segments, which is several rows.
+        Without advantages it is filled with zeros, for algorithms that give each token its own: row i is episode i. An
+        episode of several segments would be several rows, and is refused.
         """
         if advantages is None and any(len(episode.segment_starts) > 1 for episode in episodes):
             raise InvalidValueError(
@@ -478,12 +450,7 @@ class Trainer(Session):
         return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
 
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
-        """The batch's episodes, shuffled again for each epoch, in parts.
-
-        Args:
-            batch: An iteration's.
-            name: Decides the order, with seed and iteration.
-        """
+        """The batch's episodes in parts, shuffled again for each epoch; `name`, seed and iteration decide the order."""
         options = self.config.optimization
         rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
         return [
@@ -559,12 +526,7 @@ class Trainer(Session):
         return value
 
     def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
-        """Combines the metrics of a minibatch's parts, over all ranks.
-
-        Args:
-            outs: One of each part that was computed here.
-            sizes: The trained tokens that each stands for.
-        """
+        """Combines the metrics of a minibatch's parts over all ranks, each weighed by the trained tokens it stands for."""
         return merged_metrics(outs, sizes)
 
     def check_finite(self, what: str, *values: float) -> None:
@@ -586,11 +548,7 @@ class Trainer(Session):
         return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
-        """Restores the state of the trainer that saved `checkpoint`.
-
-        Raises:
-            CheckpointError: it is missing, broken, or of another model.
-        """
+        """Restores the state of the trainer that saved `checkpoint`."""
         state = load_checkpoint(checkpoint)
         try:
             self._optimizer.load(state.tensors, "policy", state.steps)
@@ -725,11 +683,7 @@ class Trainer(Session):
 
 
 def policy_to_load(config: RunConfig) -> PolicyConfig:
-    """The policy that a run begins with, its weights in float32 unless the config says otherwise.
-
-    Raises:
-        InvalidValueError: it cannot be trained.
-    """
+    """The policy that a run begins with, its weights in float32 unless the config says otherwise."""
     name = config.policy.model
     if name == "random" or name.startswith(("http://", "https://", "vllm:")):
         raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")

@@ -11,20 +11,13 @@ if TYPE_CHECKING:
     from mathturn_gym.env.config import EnvConfig
 
 
-_MANY: Final = 0.05
-"""Share of the turns from which on a warning is due."""
+_MANY: Final = 0.05  # share of the turns from which on a warning is due
 
 _ASK: Final = r"--prompt-template '{problem} Put the final answer in \boxed{}.'"
 
 
 def advice(episodes: Sequence[Episode], read_again: Sequence[Episode] | None, config: EnvConfig) -> list[str]:
-    """Warnings, each with what to change.
-
-    Args:
-        episodes: As they were played.
-        read_again: What `metrics.read_leniently` makes of them; None where answers are judged by a user's function.
-        config: Of the environment that they were played in.
-    """
+    """Warnings, each with what to change; `read_again` is what `metrics.read_leniently` makes of the episodes."""
     turns = sum(episode.num_turns for episode in episodes)
     found = [_cut_off(episodes, turns, config), _no_answer(episodes, read_again, turns, config)]
     return [warning for warning in found if warning is not None]

@@ -43,49 +43,26 @@ TASKS: Final = ", ".join(
 )
 """The package's tasks, for help texts: read off their folder, so that `--help` does not load what trains on them."""
 
-ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
-QuestionColumn = Annotated[
-    str | None, typer.Option(help="Column of a file or data set that holds the question, where it is not recognized.")
-]
-AnswerColumn = Annotated[str | None, typer.Option(help="Column that holds the accepted answer (or a list of them).")]
-SkipBadRows = Annotated[bool, typer.Option(help="Leave broken rows of a file or data set out, and say which.")]
+_QUESTION: Final = "Column that holds the question, where it is not recognized."
+_ANSWER: Final = "Column that holds the accepted answer (or a list of them)."
+_SKIP: Final = "Leave broken rows of a file or data set out, and say which."
+QuestionColumn = Annotated[str | None, typer.Option(help=_QUESTION)]
+AnswerColumn = Annotated[str | None, typer.Option(help=_ANSWER)]
+SkipBadRows = Annotated[bool, typer.Option(help=_SKIP)]
 
 
 def load_source(
-    problems: str,
-    split: str | None = None,
-    question_column: str | None = None,
-    answer_column: str | None = None,
-    *,
-    skip_bad_rows: bool = False,
-    shuffle: bool | None = None,
+    problems: str, question_column: str | None, answer_column: str | None, *, skip_bad_rows: bool = False
 ) -> ProblemSource:
-    """The source that the options name.
-
-    Args:
-        problems: See `PROBLEMS_HELP`.
-        split: "train", "validation", "test" or "all", or None.
-        question_column: With `answer_column`, or neither.
-        answer_column: With `question_column`, or neither.
-        skip_bad_rows: Leave broken rows out.
-        shuffle: See `load_problems`.
-
-    Raises:
-        InvalidValueError: one column without the other, or what `load_problems` refuses.
-        ProblemFileError: a file or data set is missing or broken.
-    """
+    """The source that the options name."""
     from mathturn_gym.problems import load_problems
 
     fields = fields_of(question_column, answer_column)
-    return load_problems(problems, split, fields=fields, skip_bad_rows=skip_bad_rows, shuffle=shuffle)
+    return load_problems(problems, fields=fields, skip_bad_rows=skip_bad_rows)
 
 
 def fields_of(question_column: str | None, answer_column: str | None) -> dict[str, str] | None:
-    """The two columns as `load_problems` takes them; None where neither was given.
-
-    Raises:
-        InvalidValueError: one without the other.
-    """
+    """The two columns as `load_problems` takes them; None where neither was given. One alone is an error."""
     if question_column is None and answer_column is None:
         return None
     if question_column is None or answer_column is None:
@@ -100,11 +77,11 @@ def fields_of(question_column: str | None, answer_column: str | None) -> dict[st
 NOT_OFFERED: Final = ("render_mode", "gold_in_info")
 """Keywords that a command decides itself."""
 
+# Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type.
 _SPELLINGS: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
     "problems": (str, ("--problems", "--data")),
     "reward_terms": (list[str], ("--reward-term",)),
 }
-"""Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type."""
 
 OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "id": (str, "Environment id.", ("--env",)),
@@ -114,9 +91,9 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
         for kind, spellings in [_SPELLINGS.get(name, (keyword.kind, ()))]
         if name not in NOT_OFFERED
     },
-    "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
-    "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
-    "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
+    "question_column": (str, _QUESTION, ()),
+    "answer_column": (str, _ANSWER, ()),
+    "skip_bad_rows": (bool, _SKIP, ("--skip-bad-rows",)),
 }
 """Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
 
@@ -144,20 +121,12 @@ _ENV_SET_HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions:
-    """What the user said about the environment.
+    """What the user said about the environment."""
 
-    Args:
-        given: Keywords of `EnvConfig`, those that were given.
-    """
-
-    given: Mapping[str, Any]
+    given: Mapping[str, Any]  # keywords of `EnvConfig`, those that were given
 
     def config(self, base: EnvConfig) -> EnvConfig:
-        """An environment with what the user said, and everything else as it is.
-
-        Args:
-            base: A run's, a task's, or a command's default.
-        """
+        """An environment with what the user said, and everything else as it is."""
         return base.replace(**self.given)
 
     def settings(self) -> dict[str, Any]:
@@ -166,11 +135,7 @@ class EnvOptions:
 
 
 def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter `env: EnvOptions` is spelled out as options.
-
-    Args:
-        command: With one such parameter.
-    """
+    """A command whose parameter `env: EnvOptions` is spelled out as options."""
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     options = [_parameter(name, *OPTIONS[name]) for name in OPTIONS]
@@ -182,9 +147,13 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in OPTIONS}
-        command(env=EnvOptions({**_keywords(given), **_set(arguments.pop("env_set"))}), **arguments)
+        from mathturn_gym.baselines.overrides import parse_settings
 
+        given = {name: arguments.pop(name) for name in OPTIONS}
+        more = parse_settings(arguments.pop("env_set") or [], "--env-set")
+        command(env=EnvOptions({**_keywords(given), **more}), **arguments)
+
+    # Typer reads the options off signature and annotations: the command's own, with `env` spelled out.
     run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -210,12 +179,6 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
         if name in given:
             given[name] = _json_object(f"--{name.replace('_', '-')}", given[name])
     return given
-
-
-def _set(texts: Sequence[str] | None) -> dict[str, Any]:
-    from mathturn_gym.baselines.overrides import parse_settings
-
-    return parse_settings(texts or [], "--env-set")
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
@@ -247,9 +210,6 @@ def grouped(panels: Mapping[str, Sequence[str]]) -> Callable[[Callable[..., None
     """Shows options of a command under titles of their own in its `--help`; the others stay under "Options".
 
     A table has one width for all its names. Panels keep one long name from cutting the others off at 80 columns.
-
-    Args:
-        panels: Names of parameters, by title.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -283,15 +243,7 @@ _ENGINES: Final = ("local", "ray", "distributed")
 
 
 def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None:
-    """The workers of an evaluation; None where it plays in this process.
-
-    Args:
-        engine: What was given as `--engine`.
-        texts: What was given as `--engine-set`.
-
-    Raises:
-        InvalidValueError: an engine that evaluates nothing, or a setting that it does not have.
-    """
+    """The workers of an evaluation; None where it plays in this process."""
     settings = _settings(engine, texts)
     if engine == "local":
         return None
@@ -301,16 +253,7 @@ def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None
 
 
 def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
-    """The engine of a training run; None where it is this process.
-
-    Args:
-        engine: What was given as `--engine`.
-        texts: What was given as `--engine-set`.
-
-    Raises:
-        InvalidValueError: an unknown engine, or a setting that it does not have.
-        MissingDependencyError: Ray is not installed.
-    """
+    """The engine of a training run; None where it is this process."""
     settings = _settings(engine, texts)
     if engine == "ray":
         from mathturn_gym.neighbors.engines.ray import RayTraining

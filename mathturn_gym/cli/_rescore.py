@@ -25,23 +25,15 @@ Judge = Callable[[Sequence["Answer"]], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a file, and what was said of it.
+    """One answer of a file, and what was said of it."""
 
-    Args:
-        id: What tells it apart in its file.
-        response: The text.
-        gold: The accepted answers.
-        kind: `response`, or `answer` where the text is the answer.
-        recorded: What the file says of it: `status`, and perhaps `answer` and `reason`; None where it says nothing.
-        prompt: The problem's text, "" where the file has none; a judge is shown it.
-    """
-
-    id: str
-    response: str
-    gold: tuple[str, ...]
-    kind: str = "response"
+    id: str  # what tells it apart in its file
+    response: str  # the text
+    gold: tuple[str, ...]  # the accepted answers
+    kind: str = "response"  # `response`, or `answer` where the text is the answer
+    # What the file says of it: `status`, and perhaps `answer` and `reason`; None where it says nothing.
     recorded: dict[str, Any] | None = None
-    prompt: str = ""
+    prompt: str = ""  # the problem's text, "" where the file has none; a judge is shown it
 
 
 def is_log(path: Path) -> bool:
@@ -58,14 +50,7 @@ def is_log(path: Path) -> bool:
 
 
 def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
-    """The answers in a file or folder of episodes (JSON-lines, Parquet) or another trainer's or evaluation's log.
-
-    Returns:
-        The answers in their order, and what was left out: a line each, saying what and why.
-
-    Raises:
-        ProblemFileError: nothing in it can be judged.
-    """
+    """The answers in a file or folder of episodes or of another trainer's log, and a line for each one left out."""
     from mathturn_gym.show.view.sources import read_sets
 
     answers: list[Answer] = []
@@ -101,13 +86,8 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
 def compared_with(name: str, verifier: Verifier) -> Judge:
     """What is compared with: `recorded`, a policy, a form, or another verifier.
 
-    Args:
-        name: `recorded` (what the file says), `boxed`, `marked`, `lenient`, `evaluated`, `equivalent`, or a verifier that
-            `--audit` knows.
-        verifier: The verifier whose other settings are kept.
-
-    Raises:
-        InvalidValueError: an unknown name.
+    `recorded` is what the file says; other names are where an answer may stand, forms, and verifiers that `--audit`
+    knows.
     """
     from mathturn_gym.verifier import Verifier
     from mathturn_gym.verifier.audit import check_verifier_name
@@ -172,11 +152,7 @@ def _other(name: str, answers: Sequence[Answer], form: str) -> list[dict[str, An
 
 
 def changes_table(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], names: tuple[str, str]) -> Table:
-    """How often a status became another: a row for each before, a column for each after.
-
-    Raises:
-        InvalidValueError: lengths that differ.
-    """
+    """How often a status became another: a row for each before, a column for each after."""
     if len(before) != len(after):
         raise InvalidValueError(f"before and after must be as many: {len(before)} and {len(after)}")
     counts = Counter((one["status"], other["status"]) for one, other in zip(before, after, strict=True))

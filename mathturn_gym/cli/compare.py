@@ -6,13 +6,12 @@ import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from mathturn_gym.base.terminal import terminal
-from mathturn_gym.base.text import visible
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import TASKS, EnvOptions, grouped, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
@@ -94,14 +93,19 @@ def compare(
 
     `mathturn compare --report runs/compare --figure acc@1 --against grpo`
     """
+    from mathturn_gym.baselines.overrides import parse_settings
     from mathturn_gym.compare import load_matrix, make_report, open_matrix
+    from mathturn_gym.compare.cells import CellFolder
     from mathturn_gym.compare.runner import read_cells
     from mathturn_gym.errors import raise_unknown_name
 
     console = terminal()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
-        _refuse_with_report(config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
+        if any((config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)):
+            raise InvalidValueError(
+                "--report runs nothing: only --figure, --against, --algorithms and --tasks go with it"
+            )
         made = make_report(report, figure=figure, algorithms=rows, tasks=columns, against=against)
         _show(console, made, full=full)
         return
@@ -114,7 +118,7 @@ def compare(
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
-        "settings": {**env.settings(), **(_settings(settings) or {})} or None,
+        "settings": {**env.settings(), **parse_settings(settings or [])} or None,
     }
     given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
@@ -129,21 +133,15 @@ def compare(
         if against not in (labels := {cell.label for cell in cells}):
             raise_unknown_name("against", against, labels)
     if dry_run:
-        _list(
-            console, matrix.cells() if matrix is not None else read_cells(folder), folder, _jobs(matrix, folder, jobs)
-        )
+        _list(console, matrix.cells() if matrix else read_cells(folder), folder, _jobs(matrix, folder, jobs))
         return
     if matrix is not None:
         open_matrix(matrix, command=shlex.join(["mathturn", *sys.argv[1:]]), against=against)
     if not _run(console, folder, _jobs(matrix, folder, jobs)):
-        done = _count_done(folder)
-        console.print(
-            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on:"
-            f" {command_line('compare', '--out', folder)}"
-            f"\nWhat there is so far: {command_line('compare', '--report', folder)}",
-            markup=False,
-            soft_wrap=True,
-        )
+        done = [CellFolder(folder, cell).outcome().done for cell in read_cells(folder)]
+        more = command_line("compare", "--out", folder)
+        say(console, f"interrupted, with {sum(done)} of {len(done)} runs done. Go on: {more}")
+        say(console, f"What there is so far: {command_line('compare', '--report', folder)}")
         raise typer.Exit(130)
     made = make_report(folder, figure=figure, against=against)
     _show(console, made, full=full)
@@ -177,24 +175,15 @@ def _show(console: Console, report: Report, *, full: bool) -> None:
         console.print(as_rich(table, console.width))
     wrong = [one for one in report.results.outcomes if one.status == "failed" or (full and one.status == "diverged")]
     for one in wrong if full else wrong[:2]:
-        log = CellFolder(report.out, one.cell).log
-        console.print(
-            visible(f"{one.status}: {one.cell}: {one.message} (log: {log})"),
-            style="red",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"{one.status}: {one.cell}: {one.message} (log: {CellFolder(report.out, one.cell).log})", "red")
     if not full:
-        console.print("all tables and failures: --full, or the page", style="dim")
-    console.print(f"page: {report.out / 'report.html'}", markup=False, soft_wrap=True)
-    console.print(
-        f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}", markup=False, soft_wrap=True
-    )
+        say(console, "all tables and failures: --full, or the page", "dim")
+    say(console, f"page: {report.out / 'report.html'}")
+    say(console, f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}")
     runs = (CellFolder(report.out, one.cell).run for one in report.results.outcomes)
     run = next((run for run in runs if any(run.glob("episodes_*.jsonl"))), None)
     if run is not None:
-        words = f"to read a run's dialogues (several runs side by side): {command_line('view', run)}"
-        console.print(words, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"to read a run's dialogues (several runs side by side): {command_line('view', run)}")
 
 
 def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
@@ -212,11 +201,11 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
         budget += [] if cell.cpu_seconds is None else [f"{cell.cpu_seconds:g} CPU s"]
         changed = ", ".join(f"{name}={value}" for name, value in cell.settings.items())
         texts = [str(cell), " or ".join(budget), changed, "" if status == "missing" else status]
-        console.print("  ".join(filter(None, texts)), markup=False, soft_wrap=True)
+        say(console, "  ".join(filter(None, texts)))
         if status not in ("finished", "stopped_early", "diverged"):
             left.append(cell)
     seconds = [cell.cpu_seconds for cell in left if cell.cpu_seconds is not None]
-    console.print(f"{len(cells)} runs, {len(left)} of them to be run, {jobs} at a time, in {folder}", markup=False)
+    say(console, f"{len(cells)} runs, {len(left)} of them to be run, {jobs} at a time, in {folder}")
     if len(seconds) == len(left):
         console.print(f"training ends within {minutes(sum(seconds) / jobs)}; starting and evaluating the runs is added")
     elif left:
@@ -233,13 +222,6 @@ def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
     return min(check_int("jobs", wanted, low=1), cores())
 
 
-def _count_done(folder: Path) -> int:
-    from mathturn_gym.compare.cells import CellFolder
-    from mathturn_gym.compare.runner import read_cells
-
-    return sum(CellFolder(folder, cell).outcome().done for cell in read_cells(folder))
-
-
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
@@ -253,14 +235,3 @@ def _seeds(text: str | None) -> int | list[int] | None:
         return which if "," in text else int(text)
     except ValueError as error:
         raise InvalidValueError(f"--seeds must be how many (5) or which (3,7,11), got {text!r}") from error
-
-
-def _settings(settings: list[str] | None) -> dict[str, Any] | None:
-    from mathturn_gym.baselines.overrides import parse_settings
-
-    return parse_settings(settings) if settings else None
-
-
-def _refuse_with_report(*others: object) -> None:
-    if any(others):
-        raise InvalidValueError("--report runs nothing: only --figure, --against, --algorithms and --tasks go with it")

@@ -29,46 +29,31 @@ DONE: Final = ("finished", "stopped_early", "diverged")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One evaluation on the validation split.
+    """One evaluation on the validation split."""
 
-    Args:
-        tokens: Environment tokens trained on before it.
-        cpu_s: CPU seconds of training before it.
-        figures: Accuracies by name, "acc@1" and on.
-        total_tokens: All tokens of the episodes trained on before it; None where the run did not count them.
-    """
-
-    tokens: float
-    cpu_s: float
-    figures: Mapping[str, float]
+    tokens: float  # environment tokens trained on before it
+    cpu_s: float  # CPU seconds of training before it
+    figures: Mapping[str, float]  # accuracies by name, "acc@1" and on
+    # All tokens of the episodes trained on before it; None where the run did not count them.
     total_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a cell.
+    """What became of a cell."""
 
-    Args:
-        cell: The cell.
-        status: "finished", "stopped_early" or "diverged" (of a run that wrote its result), "failed" (the process
-            crashed), "unfinished" (interrupted; it can go on) or "missing" (never begun).
-        message: One line about a status other than "finished".
-        tokens: Environment tokens used so far.
-        cpu_s: CPU seconds used so far.
-        episodes: Episodes trained on so far.
-        test: The final policy's figures on the test split; None unless finished or stopped early.
-        curve: The evaluations on the validation split, in order.
-        total_tokens: All tokens of the episodes so far, with prompts and feedback; None where the run did not count them.
-    """
-
-    cell: Cell
+    cell: Cell  # the cell
+    # "finished", "stopped_early" or "diverged" (of a run that wrote its result), "failed" (the process crashed),
+    # "unfinished" (interrupted; it can go on) or "missing" (never begun).
     status: str
-    message: str = ""
-    tokens: float = 0.0
-    cpu_s: float = 0.0
-    episodes: float = 0.0
+    message: str = ""  # one line about a status other than "finished"
+    tokens: float = 0.0  # environment tokens used so far
+    cpu_s: float = 0.0  # CPU seconds used so far
+    episodes: float = 0.0  # episodes trained on so far
+    # The final policy's figures on the test split; None unless finished or stopped early.
     test: Mapping[str, float] | None = None
-    curve: Sequence[Point] = field(default=())
+    curve: Sequence[Point] = field(default=())  # the evaluations on the validation split, in order
+    # All tokens of the episodes so far, with prompts and feedback; None where the run did not count them.
     total_tokens: float | None = None
 
     @property
@@ -95,13 +80,8 @@ class CellFolder:
     def check(self, config: RunConfig | None = None) -> None:
         """Makes sure that what is in the folder, if anything, belongs to this very cell.
 
-        Args:
-            config: The cell's run as it would be now; one that was begun with another config is not the same run, even
-                where the cell is (the task's file may have changed in between).
-
-        Raises:
-            CheckpointError: the folder holds a run with another budget, other settings or other defaults; they are
-                named.
+        A run that was begun with another config is not the same run, even where the cell is: the task's file may have
+        changed.
         """
         file = self.path / "cell.json"
         if file.exists():
@@ -114,12 +94,7 @@ class CellFolder:
             self._refuse(differ, before, now)
 
     def prepare(self) -> None:
-        """Makes the folder.
-
-        Raises:
-            CheckpointError: see `check`.
-            StorageError: the folder cannot be made or written.
-        """
+        """Makes the folder, after `check`."""
         self.check()
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)

@@ -26,12 +26,7 @@ _AXIS_NAMES: Final = {
 
 
 def curve_charts(results: Results, axis: str) -> list[Chart]:
-    """Returns the learning curves, a chart for each task that has any.
-
-    Args:
-        results: Of the comparison.
-        axis: One of `results.axes`.
-    """
+    """Returns the learning curves, a chart for each task that has any."""
     charts = []
     for task in results.tasks:
         series = [
@@ -71,11 +66,7 @@ def _places(runs: Sequence[Outcome], axis: str, end: float) -> list[float]:
 
 
 def difference_charts(found: Differences) -> list[Chart]:
-    """Returns the differences from the reference, a chart for each column of the table.
-
-    Args:
-        found: From `paired_differences`.
-    """
+    """Returns the differences from the reference, a chart for each column of the table."""
     charts = []
     for column in found.columns:
         rows = [
@@ -91,14 +82,7 @@ def difference_charts(found: Differences) -> list[Chart]:
 
 
 def aggregate_chart(results: Results, view: str, *, resamples: int, seed: int) -> Chart | None:
-    """Returns the rows' aggregates over all tasks; None where no row has a score on every task.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-        resamples: Bootstrap samples.
-        seed: Decides them.
-    """
+    """Returns the rows' aggregates over all tasks; None where no row has a score on every task."""
     name = center(results)
     rows = [
         (label, [aggregate(results.normalized(label, view), name, resamples=resamples, seed=seed)])
@@ -109,12 +93,7 @@ def aggregate_chart(results: Results, view: str, *, resamples: int, seed: int) -
 
 
 def profile_chart(results: Results, view: str) -> Chart:
-    """Returns the performance profiles of the rows that have a score on every task.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-    """
+    """Returns the performance profiles of the rows that have a score on every task."""
     levels = np.linspace(0.0, 1.0, _LEVELS)
     series = []
     for label in best_first(results, view):

@@ -47,25 +47,15 @@ _LIBRARIES = ("mathturn-gym", "torch", "numpy", "gymnasium", "transformers", "st
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A comparison's results, and what was written of them.
+    """A comparison's results, and what was written of them."""
 
-    Args:
-        out: The folder.
-        results: The runs and their scores.
-        verdict: What they show, in sentences.
-        brief: The same for a terminal: without the sentences of single tasks, where there are several.
-        differences: The one table to read; None where no two rows have a score.
-        tables: All others, in the order of the page, but for the table of every run.
-        cells: The table of every run.
-    """
-
-    out: Path
-    results: Results
-    verdict: Sequence[str]
-    brief: Sequence[str]
-    differences: Table | None
-    tables: Sequence[Table]
-    cells: Table
+    out: Path  # the folder
+    results: Results  # the runs and their scores
+    verdict: Sequence[str]  # what they show, in sentences
+    brief: Sequence[str]  # the same for a terminal: without the sentences of single tasks, where there are several
+    differences: Table | None  # the one table to read; None where no two rows have a score
+    tables: Sequence[Table]  # all others, in the order of the page, but for the table of every run
+    cells: Table  # the table of every run
 
 
 def make_report(

@@ -97,11 +97,7 @@ def open_matrix(matrix: Matrix, command: str = "", against: str | None = None) -
 
 
 def read_scales(out: str | Path) -> dict[str, Mapping[str, Sequence[float]]]:
-    """The floors and ceilings of the tasks of a comparison's folder (see `Results`).
-
-    Raises:
-        CheckpointError: its `matrix.json` is broken.
-    """
+    """The floors and ceilings of the tasks of a comparison's folder (see `Results`)."""
     file = Path(out) / "matrix.json"
     found = read_object(file).get("scales", {})
     if not isinstance(found, dict) or not all(isinstance(ends, dict) for ends in found.values()):
@@ -116,11 +112,7 @@ def read_scales(out: str | Path) -> dict[str, Mapping[str, Sequence[float]]]:
 
 
 def read_cells(out: str | Path) -> list[Cell]:
-    """The cells of a comparison's folder.
-
-    Raises:
-        CheckpointError: no such folder, or its `matrix.json` is broken.
-    """
+    """The cells of a comparison's folder."""
     file = Path(out) / "matrix.json"
     if not file.exists():
         raise CheckpointError(f"{str(out)!r} holds no comparison: it has no matrix.json")
@@ -200,7 +192,7 @@ def _start(folder: CellFolder) -> _Running:
     with open_regular(folder.log, "ab") as log:  # not through a link that leads out of the folder
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
-        # A session of its own: a terminal's Ctrl-C reaches it through us alone.
+        # a session of its own: a terminal's Ctrl-C reaches it through us alone.
         process = subprocess.Popen(  # noqa: S603  our own module, no shell
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )

@@ -26,20 +26,12 @@ _SHORT: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "C
 LEVEL: Final = 0.9
 EFFECTS: Final = (0.02, 0.05, 0.1)
 """Differences that a next comparison might want to find."""
+# A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before.
 _USED_UP: Final = 0.98
-"""A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
 
 
 def task_table(results: Results, task: str, view: str, *, resamples: int, seed: int) -> Table:
-    """Returns a task's rows at the budget that all of its finished runs have used, and at their end.
-
-    Args:
-        results: Of the comparison.
-        task: The task.
-        view: One of `results.views`; "test" for the end alone.
-        resamples: Bootstrap samples of the intervals.
-        seed: Decides them.
-    """
+    """Returns a task's rows at the budget that all of its finished runs have used, and at their end."""
     names = _figure_names(results, task)
     title, lead = _heading(results, task, view)
     splits = {view: "validation", "test": "test"}
@@ -78,12 +70,6 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
     """Returns interquartile mean, median, mean and optimality gap over all tasks, with intervals over seeds.
 
     What repeats another column is left out: with two seeds on one task the first three are one number.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-        resamples: Bootstrap samples.
-        seed: Decides them.
     """
     kind = "solved within all turns" if results.figure == LAST else results.figure
     lead = f"Normalized: {kind}, 0 being blind guessing and 1 what can be reached. {_ends(results)}"
@@ -115,12 +101,7 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
 
 
 def improvement_table(results: Results, view: str) -> Table:
-    """Returns the probability that a run of the row's algorithm beats one of the column's on the same task.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-    """
+    """Returns the probability that a run of the row's algorithm beats one of the column's on the same task."""
     labels = best_first(results, view)
     lead = "P(row > column), ties one half, averaged over tasks; bold where the 95 % interval excludes 0.5."
     table = Table(f"Probability of improvement, {VIEW_NAMES[view]}", ["", *labels], lead)
@@ -139,12 +120,7 @@ def improvement_table(results: Results, view: str) -> Table:
 
 
 def curve_table(results: Results, task: str) -> Table:
-    """Returns how fast the rows of a task learn: the area under each curve, and the tokens to a common level.
-
-    Args:
-        results: Of the comparison, with evaluations on the way.
-        task: The task.
-    """
+    """Returns how fast the rows of a task learn: the area under each curve, and the tokens to a common level."""
     limit, turn = results.limit(task, "tokens"), results.turns(task)
     turn = turn if results.figure == LAST else int(results.figure.removeprefix("acc@"))
     ends = {label: results.scores(label, "tokens", task) for label in results.labels}
@@ -172,12 +148,7 @@ def curve_table(results: Results, task: str) -> Table:
 
 
 def planning_table(results: Results, reference: str) -> Table:
-    """Returns how many seeds the next comparison needs, from the spread of the differences in this one.
-
-    Args:
-        results: Of the comparison.
-        reference: The row that is subtracted.
-    """
+    """Returns how many seeds the next comparison needs, from the spread of the differences in this one."""
     table = Table(
         f"Seeds to find a difference from {reference}",
         ["algorithm", "task", "seeds here", "deviation of the difference", *(f"for {effect:g}" for effect in EFFECTS)],
@@ -195,11 +166,7 @@ def planning_table(results: Results, reference: str) -> Table:
 
 
 def seed_table(results: Results) -> Table:
-    """Returns how alike runs of one seed are, which all rows share.
-
-    Args:
-        results: Of the comparison.
-    """
+    """Returns how alike runs of one seed are, which all rows share."""
     lead = (
         "Runs with one seed have the same problems in the same order, and the same warm start where every seed has its own."
         " Correlation: between two rows over their seeds, the mean of all pairs of rows. Where it is high, rows are to be"
@@ -219,12 +186,7 @@ def seed_table(results: Results) -> Table:
 
 
 def best_first(results: Results, view: str) -> list[str]:
-    """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-    """
+    """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first."""
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
     return _ranked({label: [aggregate(own, center(results), resamples=2)] for label, own in scores.items()})
 

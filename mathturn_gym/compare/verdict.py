@@ -30,25 +30,17 @@ _MOST_LINES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The differences of all rows from one of them, on final policies (test split).
+    """The differences of all rows from one of them, on final policies (test split)."""
 
-    Args:
-        reference: The row that is subtracted from.
-        chosen: The user named it; otherwise it is the best row.
-        labels: The other rows, the best first.
-        columns: The tasks, and `ALL_TASKS` where there are several.
-        found: By label and column.
-        corrected: p-values by label and column, corrected for `looked_at` (see `holm`); those that are known.
-        looked_at: Number of differences with a p-value: against the reference where the user named it; of all pairs of rows
-            where the best was chosen by its results, since that choice has looked at them all.
-    """
-
-    reference: str
-    chosen: bool
-    labels: Sequence[str]
-    columns: Sequence[str]
-    found: Mapping[tuple[str, str], PairedDifference]
+    reference: str  # the row that is subtracted from
+    chosen: bool  # the user named it; otherwise it is the best row
+    labels: Sequence[str]  # the other rows, the best first
+    columns: Sequence[str]  # the tasks, and `ALL_TASKS` where there are several
+    found: Mapping[tuple[str, str], PairedDifference]  # by label and column
+    # p-values by label and column, corrected for `looked_at` (see `holm`); those that are known.
     corrected: Mapping[tuple[str, str], float]
+    # Number of differences with a p-value: against the reference where the user named it; of all pairs of rows where
+    # the best was chosen by its results, since that choice has looked at them all.
     looked_at: int
 
     def shown(self, label: str, column: str) -> bool:
@@ -57,12 +49,7 @@ class Differences:
 
 
 def paired_differences(results: Results, against: str | None = None) -> Differences | None:
-    """Returns how all rows differ from one, seed by seed; None where no two rows have a score.
-
-    Args:
-        results: Of the comparison.
-        against: The row to subtract; None takes the best.
-    """
+    """Returns how all rows differ from one (the best by default), seed by seed; None where no two rows have a score."""
     columns = [*results.tasks, *([ALL_TASKS] if len(results.pooled_tasks) > 1 else [])]
     scores = {(label, column): _scores(results, label, column) for label in results.labels for column in columns}
     ranked = best_first(results, "test")
@@ -105,12 +92,7 @@ def _scores(results: Results, label: str, column: str) -> Floats:
 
 
 def difference_table(results: Results, found: Differences) -> Table:
-    """Returns the one table of a comparison: each row's score on each task, and its difference from the reference.
-
-    Args:
-        results: Of the comparison.
-        found: From `paired_differences`.
-    """
+    """Returns the one table of a comparison: each row's score on each task, and its difference from the reference."""
     reference = found.reference
     chosen = "" if found.chosen else ", the best row,"
     lead = (
@@ -155,10 +137,6 @@ def brief_table(table: Table, width: int) -> Table:
     """Returns as much of `difference_table` as a terminal shows at once.
 
     Where it is too wide, the columns of single tasks are left out; of many rows, the best are kept.
-
-    Args:
-        table: From `difference_table`.
-        width: Of the terminal, in characters.
     """
     wide = sum(max(map(len, column)) + 2 for column in zip(table.columns, *table.rows, strict=True))
     kept = [0, 1, len(table.columns) - 2, len(table.columns) - 1] if wide > width else range(len(table.columns))
@@ -176,12 +154,7 @@ def brief_table(table: Table, width: int) -> Table:
 
 
 def verdict(results: Results, found: Differences | None) -> list[str]:
-    """Returns what a comparison has shown, in sentences: the first task by task, then over all tasks, then what is missing.
-
-    Args:
-        results: Of the comparison.
-        found: From `paired_differences`.
-    """
+    """Returns what a comparison has shown, in sentences: the first task by task, then over all tasks, then what is missing."""
     lost: dict[str, list[Outcome]] = {}
     for one in results.outcomes:
         if one.status not in ("finished", "stopped_early"):

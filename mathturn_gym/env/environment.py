@@ -100,10 +100,6 @@ def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
     A key belongs to environment i where its mask (`infos["_key"][i]`) says so, or where there is no mask: Gymnasium's
     wrappers add dictionaries whose keys have none (`RecordEpisodeStatistics`).
 
-    Args:
-        infos: As a vector environment's `reset` or `step` returned them.
-        i: Number of the environment.
-
     >>> info_of({"turn": np.array([1, 2]), "_turn": np.array([True, True])}, 1)
     {'turn': 2}
     """
@@ -167,48 +163,28 @@ class EpisodeState:
 
 
 class Beginning(NamedTuple):
-    """An episode that `plan_reset` has worked out and `commit_reset` has not begun.
+    """An episode that `plan_reset` has worked out and `commit_reset` has not begun."""
 
-    Args:
-        problem: Its problem.
-        observation: int64 (L0,); the prompt.
-        stop_reason: Set where the prompt leaves no room for an answer, or there are no turns.
-        stream: Seed of the stream of problems.
-        next_index: Number of the problem after this one.
-        info: What `reset` returns.
-        episode_seed: See `TurnContext`.
-    """
-
-    problem: Problem
-    observation: Ids
-    stop_reason: StopReason | None
-    stream: int
-    next_index: int
-    info: dict[str, Any]
-    episode_seed: int
+    problem: Problem  # its problem
+    observation: Ids  # int64 (L0,); the prompt
+    stop_reason: StopReason | None  # set where the prompt leaves no room for an answer, or there are no turns
+    stream: int  # seed of the stream of problems
+    next_index: int  # number of the problem after this one
+    info: dict[str, Any]  # what `reset` returns
+    episode_seed: int  # see `TurnContext`
 
 
 class Transition(NamedTuple):
-    """A turn that `weigh_turn` has worked out and `commit_turn` has not played.
+    """A turn that `weigh_turn` has worked out and `commit_turn` has not played."""
 
-    Args:
-        observation: int64 (L,); what `step` returns.
-        reward: What `step` returns.
-        terminated: What `step` returns.
-        truncated: What `step` returns.
-        info: What `step` returns.
-        record: The turn; None where the prompt left no room for one.
-        stop_reason: Why the episode ends with it, or None.
-        finished_segment: Where the observation is re-rendered: the one before it and the action; else None.
-    """
-
-    observation: Ids
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    record: TurnRecord | None
-    stop_reason: StopReason | None
+    observation: Ids  # int64 (L,); what `step` returns
+    reward: float  # what `step` returns
+    terminated: bool  # what `step` returns
+    truncated: bool  # what `step` returns
+    info: dict[str, Any]  # what `step` returns
+    record: TurnRecord | None  # the turn; None where the prompt left no room for one
+    stop_reason: StopReason | None  # why the episode ends with it, or None
+    # Where the observation is re-rendered: the one before it and the action; else None.
     finished_segment: Ids | None = None
 
 

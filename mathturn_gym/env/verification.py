@@ -138,13 +138,7 @@ class TurnVerifier:
         return self._batch is not None or self.is_async
 
     def verify_turns(self, contexts: Sequence[TurnContext]) -> list[Verdict]:
-        """Judges turns, in order.
-
-        Raises:
-            InvalidValueError: it answered with something that is no verdict.
-            UserFunctionError: it has never answered, and has raised several times.
-            MathTurnError: what the package's own `Verifier` raises about its user.
-        """
+        """Judges turns, in order."""
         if type(self.verifier) is Verifier:  # it answers with verdicts, and whatever it raises is no response's fault
             if len(contexts) == 1:
                 return [self.verifier.verify(contexts[0].response, contexts[0].problem.gold)]
@@ -184,7 +178,7 @@ class TurnVerifier:
                     futures[k].set_result(verdict)
 
         if left and self.runs_beside:
-            # A daemon: a verifier that never returns must not keep the program from ending.
+            # a daemon: a verifier that never returns must not keep the program from ending.
             threading.Thread(target=work, name="verification", daemon=True).start()
         elif left:
             for k, verdict in zip(left, self.verify_turns(asked), strict=True):
@@ -211,12 +205,7 @@ class TurnVerifier:
         return answers
 
     def _ask_batch(self, contexts: Sequence[TurnContext]) -> list[Any] | _Raised:
-        """The object's answers to all turns at once.
-
-        Raises:
-            InvalidValueError: there is not one for every turn.
-            MathTurnError: what the package's own `Verifier` raises about its user.
-        """
+        """The object's answers to all turns at once."""
         assert self._batch is not None
         try:
             if self._turns is None:
@@ -319,9 +308,6 @@ def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
     Args:
         verifier: See `TurnVerifier`; or `"boxed"`, `"marked"` or `"lenient"`: `Verifier(extract=…)`. None is `Verifier()`.
 
-    Raises:
-        InvalidValueError: it can verify nothing, or cannot be called.
-
     >>> get_verifier() is get_verifier("marked")
     True
     """
@@ -329,7 +315,7 @@ def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
         return verifier
     if verifier is None or isinstance(verifier, str):
         return _named_verifier("marked" if verifier is None else verifier)
-    # A `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
+    # a `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
     known = _KNOWN.get(id(verifier))
     if known is None:
         known = _KNOWN[id(verifier)] = TurnVerifier(verifier)

@@ -86,17 +86,14 @@ class PrefixIndex:
 # ---- replicas and their requests
 
 
-_ANSWER_BYTES: Final = 2**20
-"""Largest answer that is read, besides what the ids need."""
+_ANSWER_BYTES: Final = 2**20  # largest answer that is read, besides what the ids need
 
+# The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it.
 _ID_BYTES: Final = 1024
-"""The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it."""
 
-_MASK_BYTES: Final = 12
-"""The same per id that truncated sampling keeps, as text."""
+_MASK_BYTES: Final = 12  # the same per id that truncated sampling keeps, as text
 
-_PAUSE_SECONDS: Final = 0.5
-"""After this time requests that a pause has overtaken on their way are aborted as well."""
+_PAUSE_SECONDS: Final = 0.5  # after this time requests that a pause has overtaken on their way are aborted as well
 
 PauseMode = Literal["wait", "abort", "keep"]
 Endpoint = Literal["completions", "tokens", "auto"]
@@ -104,17 +101,11 @@ Endpoint = Literal["completions", "tokens", "auto"]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Calls that give a server weights; they are made again where a server has lost them.
+    """Calls that give a server weights; they are made again where a server has lost them."""
 
-    Args:
-        calls: Path and body of each.
-        version: What the weights are called.
-        model: The model's name afterwards (an adapter's, say); None leaves it.
-    """
-
-    calls: Sequence[tuple[str, Mapping[str, Any]]]
-    version: int
-    model: str | None = None
+    calls: Sequence[tuple[str, Mapping[str, Any]]]  # path and body of each
+    version: int  # what the weights are called
+    model: str | None = None  # the model's name afterwards (an adapter's, say); None leaves it
 
 
 class Replicas:
@@ -171,11 +162,7 @@ class Replicas:
         self._name = uuid.uuid4().hex[:8]
 
     async def complete(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
-        """One request, from the wait for a place to the completion; goes on where an update has aborted it.
-
-        Raises:
-            PolicyError: the server refuses, answers with something else than a completion, or does not answer.
-        """
+        """One request, from the wait for a place to the completion; goes on where an update has aborted it."""
         if not budget:
             return Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), True, self.version)
         key = self._prefixes.of(context) if session is None else session
@@ -239,9 +226,6 @@ class Replicas:
             update: The calls.
             mode: What happens to requests under way: "wait" for them; "abort" takes what they have, and they go on from
                 there; "keep" freezes them on the server, with the keys and values of the old weights.
-
-        Raises:
-            PolicyError: a server refuses; the version stays.
         """
         async with self._change:
             await self._change.wait_for(lambda: not self._updating)
@@ -271,7 +255,7 @@ class Replicas:
         while True:
             if mode == "abort":
                 await self._tell_all(*self._pausing(mode))
-            # A request that was on its way when the pause came waits in the server: the next pause aborts it too.
+            # a request that was on its way when the pause came waits in the server: the next pause aborts it too.
             async with self._change:
                 idle = self._change.wait_for(lambda: self._in_flight == 0)
                 try:
@@ -562,16 +546,11 @@ def _check_read(url: str, prompt: list[int], read: Any) -> None:
 
 _LARGEST_ID: Final = 2**31 - 1
 
-_ROUNDING: Final = 1e-4
-"""Log-probs up to this much above 0 are 0: servers round."""
+_ROUNDING: Final = 1e-4  # log-probs up to this much above 0 are 0: servers round
 
 
 def model_name(url: str, answer: Any) -> str:
-    """The first model's name in an answer of `/v1/models`.
-
-    Raises:
-        PolicyError: there is none.
-    """
+    """The first model's name in an answer of `/v1/models`."""
     try:
         name = answer["data"][0]["id"]
     except (KeyError, IndexError, TypeError) as error:
@@ -677,11 +656,7 @@ def versions_of(
 
 
 def support_of(who: str, mask: Any, ids: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Sampling masks (the ids that were kept for each place) as `Completion.support`, int32 (A, S).
-
-    Raises:
-        PolicyError: not one list of ids for each id, or one without the id that was drawn.
-    """
+    """Sampling masks (the ids that were kept for each place) as `Completion.support`, int32 (A, S)."""
     if not isinstance(mask, list) or len(mask) != len(ids):
         raise PolicyError(
             f"{who}: sampling_mask must have a list of ids for each of {len(ids)} ids, got {_short(mask)}"

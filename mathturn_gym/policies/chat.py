@@ -12,8 +12,7 @@ from mathturn_gym.env.dialogue import Dialogue, completion_ids
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int
 from mathturn_gym.types import Completion, Ids
 
-_MOST_SEED: Final = 2**31
-"""Servers read seeds as integers of 32 or 64 bits."""
+_MOST_SEED: Final = 2**31  # servers read seeds as integers of 32 or 64 bits
 
 
 class ChatPolicy:

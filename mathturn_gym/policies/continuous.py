@@ -20,15 +20,12 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 from mathturn_gym.policies.sampling import Sampling
 from mathturn_gym.types import Completion, Ids
 
-_CPU_CACHE_BYTES: Final = 2**30
-"""Keys and values on a CPU, where the library would take most of the machine's memory."""
-_CPU_BLOCKS: Final = 2048
-"""65,536 ids: small models need no more, and all of it is written at the start."""
+_CPU_CACHE_BYTES: Final = 2**30  # keys and values on a CPU, where the library would take most of the machine's memory
+_CPU_BLOCKS: Final = 2048  # 65,536 ids: small models need no more, and all of it is written at the start
 _CPU_BATCH_TOKENS: Final = 2048
 _CPU_PAGE: Final = 32
 _STEP_SECONDS: Final = 0.01
-_LOOK_SECONDS: Final = 1.0
-"""How often a wait looks whether the generation thread still lives."""
+_LOOK_SECONDS: Final = 1.0  # how often a wait looks whether the generation thread still lives
 
 
 class ContinuousPolicy:
@@ -118,13 +115,7 @@ class ContinuousPolicy:
     # ---- a stream
 
     def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
-        """Queues one context; `advance` answers it.
-
-        Args:
-            context: int64 (L,), not empty.
-            max_tokens: Budget, >= 0.
-            seed: Not read: all requests share one generator.
-        """
+        """Queues one context; `advance` answers it. The seed is not read: all requests share one generator."""
         if len(context) == 0:
             raise InvalidValueError("context is empty: a language model continues at least one id")
         budget = check_int("max_tokens", max_tokens, low=0)
@@ -142,14 +133,7 @@ class ContinuousPolicy:
         return ticket
 
     def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
-        """Waits for the next completions; empty where nothing was submitted.
-
-        Args:
-            steps: Returns after about the time of this many steps even where nothing has ended; None waits.
-
-        Raises:
-            PolicyError: a request failed, or the generation thread has died.
-        """
+        """Waits for the next completions, at most about as long as `steps` steps take; empty where nothing was submitted."""
         found, self._unclaimed = self._unclaimed, []
         until = None if steps is None else time.monotonic() + steps * _STEP_SECONDS
         while self._running and not found:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK: Final = 128
-_SMALL_VOCABULARY: Final = 8192
-"""Vocabularies up to this size are summed in one piece: blocks would save nothing there."""
+_SMALL_VOCABULARY: Final = 8192  # vocabularies up to this size are summed in one piece: blocks would save nothing there
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,21 +150,13 @@ class AnswerGrammar:
     that a boxed number is written with, one in thirty thousand is right. What may follow depends on the last id alone. For a
     language model the grammar is a mask on its logits, so that sampling, scoring and training all use one distribution. For
     `MaskablePPO` it gives the action masks; algorithms without masks get the 13 ids as their action space.
-
-    Args:
-        first: What an answer may begin with.
-        following: For each id of an answer, what may follow it.
     """
 
-    first: tuple[int, ...]
-    following: Mapping[int, tuple[int, ...]]
+    first: tuple[int, ...]  # what an answer may begin with
+    following: Mapping[int, tuple[int, ...]]  # for each id of an answer, what may follow it
 
     def __call__(self, answer: Sequence[int]) -> tuple[int, ...]:
-        """The ids that may come next.
-
-        Args:
-            answer: The ids of the answer so far. After an id that the grammar does not know, an answer may begin.
-        """
+        """The ids that may come next; after an id that the grammar does not know, an answer may begin."""
         return self.following.get(int(answer[-1]), self.first) if len(answer) else self.first
 
 
@@ -214,13 +205,8 @@ def answer_grammar(tokenizer: PreTrainedTokenizerBase) -> AnswerGrammar:
 def mask_logits(model: PreTrainedModel, grammar: AnswerGrammar) -> torch.utils.hooks.RemovableHandle:
     """Gives every id that the grammar does not allow the probability 0, wherever the model is called from.
 
-    Args:
-        model: A causal language model, called with `input_ids`; it is changed in place by a forward hook, and nothing
-            of it is saved with the weights.
-        grammar: What may follow which id.
-
-    Returns:
-        A handle; its `remove()` takes the mask away.
+    A forward hook changes the model in place; nothing of it is saved with the weights. `remove()` of what is returned
+    takes it away.
     """
     import torch
 

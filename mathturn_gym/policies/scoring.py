@@ -35,23 +35,18 @@ if TYPE_CHECKING:
 _ATTENTION: Final = "mathturn_rows"
 _ATTENTIONS: Final[Any] = AttentionInterface
 _MASKS: Final[Any] = AttentionMaskInterface
+# Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row.
 _PLAIN_CAUSAL: Final = ("llama", "qwen2", "qwen3")
-"""Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The place of each id of padded rows after the padding is removed.
+    """The place of each id of padded rows after the padding is removed."""
 
-    Args:
-        shape: (B, T) of the padded rows.
-        source: int64 (B * T,), for each place in the padded rows the id that goes there; for padding any id of its row.
-        place: int64 (N,), for each id its place in the padded rows.
-    """
-
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # (B, T) of the padded rows
+    # int64 (B * T,), for each place in the padded rows the id that goes there; for padding any id of its row.
     source: torch.Tensor
-    place: torch.Tensor
+    place: torch.Tensor  # int64 (N,), for each id its place in the padded rows
 
     @classmethod
     def of(cls, batch: PackedBatch) -> Rows:
@@ -107,7 +102,7 @@ def trained_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
     rows = Rows.of(batch)
     out = model(
         input_ids=batch.input_ids.flatten()[rows.place][None],
-        # A mask of four dimensions is handed on as it is: transformers builds none, and attention looks at `rows`.
+        # a mask of four dimensions is handed on as it is: transformers builds none, and attention looks at `rows`.
         attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=batch.device),
         position_ids=batch.position_ids.flatten()[rows.place][None],
         use_cache=False,
@@ -166,8 +161,8 @@ _MASKS.register(_ATTENTION, _MASKS()["sdpa"])
 # ---- log-probs of given token ids
 
 
+# Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory.
 _LOGIT_ROWS = 1024
-"""Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory."""
 
 
 def score_completions(

@@ -62,7 +62,7 @@ class VLLMPolicy:
             ) from error
         defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
         if on_cpu():
-            # A split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
+            # a split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
             # use offset"): with many environments at once, every run would end there.
             defaults["enable_chunked_prefill"] = False
         self._llm = vllm.LLM(model=str(model), skip_tokenizer_init=False, **{**defaults, **engine})
@@ -78,7 +78,7 @@ class VLLMPolicy:
         }
         self.tokenizer = tokenizer
         self.version = check_int("version", version, low=0)
-        # A trainer may hand over weights while another thread steps; between steps is the only safe place.
+        # a trainer may hand over weights while another thread steps; between steps is the only safe place.
         self._lock = threading.RLock()
         self._label(version)
         self._tickets = itertools.count()

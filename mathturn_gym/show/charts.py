@@ -20,27 +20,19 @@ from mathturn_gym.show.pages import asset, own_markup
 _WIDTH: Final = 560
 _LABEL: Final = 150
 _LONGEST: Final = 20
-_COLORS: Final = 10
-"""Colors of series; after these they come again with broken lines."""
-_LIGHT: Final = frozenset({"gone"})
-"""Classes on which white numbers could not be read."""
+_COLORS: Final = 10  # colors of series; after these they come again with broken lines
+_LIGHT: Final = frozenset({"gone"})  # classes on which white numbers could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values that belong together.
+    """Values that belong together."""
 
-    Args:
-        name: Of the series.
-        points: Pairs of a place (a turn, a number of tokens) and a value; those without a value are left out.
-        dashed: Drawn so.
-        color: Number of its color, from 1; None for its place in the chart.
-    """
-
-    name: str
+    name: str  # of the series
+    # Pairs of a place (a turn, a number of tokens) and a value; those without a value are left out.
     points: Sequence[tuple[float, Estimate]]
-    dashed: bool = False
-    color: int | None = None
+    dashed: bool = False  # drawn so
+    color: int | None = None  # number of its color, from 1; None for its place in the chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +216,7 @@ def ranges(
 
 
 def bars(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[str, str]], unit: str) -> Markup:
-    """Counts by row as shares of a whole bar, with the row's total behind it.
-
-    Args:
-        rows: A label, and a count per kind.
-        kinds: Name and class of each kind.
-        unit: What is counted.
-    """
+    """Counts by row, one per kind (a name and its class), as shares of a whole bar, with the row's total behind it."""
     step, left, right = 30, _LABEL, 62
     room, parts = _WIDTH - left - right, []
     for row, (label, counts) in enumerate(rows):
@@ -251,14 +237,7 @@ def bars(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[str,
 
 
 def histogram(values: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]], x_name: str, unit: str) -> Markup:
-    """Whole numbers in bins, the kinds on top of one another.
-
-    Args:
-        values: Per kind its numbers.
-        kinds: Name and class of each.
-        x_name: What the numbers are.
-        unit: What has them.
-    """
+    """Whole numbers in bins, the kinds (a name and its class each) on top of one another."""
     low, high = min(map(min, filter(None, values))), max(map(max, filter(None, values)))
     width = max(1, math.ceil((high - low + 1) / 28))
     bins = (high - low) // width + 1
@@ -288,11 +267,7 @@ def histogram(values: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]],
 
 
 def standalone(drawing: Markup) -> str:
-    """Returns a chart as a file of its own, with the styles of the light theme in it; a legend below it is left out.
-
-    Args:
-        drawing: From one of the functions above.
-    """
+    """Returns a chart as a file of its own, with the styles of the light theme in it; a legend below it is left out."""
     light, _, rest = asset("report/report.css").partition("@media (prefers-color-scheme: dark)")
     rules = light + "".join(f"{line}\n" for line in rest.splitlines() if line.startswith("svg"))
     picture = str(drawing).partition("</svg>")[0]
@@ -302,11 +277,7 @@ def standalone(drawing: Markup) -> str:
 
 
 def legend(kinds: Iterable[tuple[str, str]]) -> str:
-    """Names beside their colors.
-
-    Args:
-        kinds: Name and class of each.
-    """
+    """Names beside their colors, from pairs of a name and a class."""
     shown = list(kinds)
     if not shown:
         return ""

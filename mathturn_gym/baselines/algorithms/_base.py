@@ -41,8 +41,7 @@ _AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learni
 _COUNTS: Final = ("group_size",)
 _UNITS: Final = ("token", "turn", "sequence")
 _CHOICES: Final = {"kl": ("k1", "k2", "k3"), "normalization": _UNITS, "ratio": _UNITS}
-_PER_TURN: Final = ("kl_weight",)
-"""Options that may be a list, a number for each turn."""
+_PER_TURN: Final = ("kl_weight",)  # options that may be a list, a number for each turn
 
 Metrics: TypeAlias = dict[str, float]
 """Values to log, by name."""
@@ -283,7 +282,7 @@ class Part:
             logprobs,
             self.batch,
             normalization=normalization,
-            # A minibatch without a trained token has the loss 0, whatever that is divided by.
+            # a minibatch without a trained token has the loss 0, whatever that is divided by.
             denominator=max(1, divisor),
             tokens=max(1, self.minibatch.count("token")),
             **keywords,

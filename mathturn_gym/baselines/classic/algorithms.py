@@ -100,11 +100,7 @@ class ClassicAlgorithm(BaseAlgorithm):
 
     @classmethod
     def library_class(cls) -> Any:
-        """The class that is run.
-
-        Raises:
-            MissingDependencyError: its library is not installed.
-        """
+        """The class that is run."""
         try:
             return getattr(import_module(cls.library), cls.class_name)
         except ImportError as error:
@@ -133,7 +129,7 @@ class ClassicAlgorithm(BaseAlgorithm):
         """Raises `InvalidValueError` for parts of a run that it does not read."""
         super().check(config)
         policy = config.policy
-        # A language model's settings (LoRA, dtype …) would be ignored without a word.
+        # a language model's settings (LoRA, dtype …) would be ignored without a word.
         plain = dataclasses.replace(policy, model="builtin", init="pretrained", grammar=None)
         if (policy.model != "builtin" and Path(policy.model).name == policy.model) or plain != type(policy)():
             raise InvalidValueError(
@@ -169,24 +165,16 @@ _DQN: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCritic(ClassicAlgorithm):
-    """An algorithm with an actor and a critic.
+    """An algorithm with an actor and a critic."""
 
-    Args:
-        share_trunk: Actor and critic read one extractor; else each has its own.
-    """
-
-    share_trunk: bool = True
+    share_trunk: bool = True  # actor and critic read one extractor; else each has its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueBased(ClassicAlgorithm):
-    """An algorithm that learns values of actions.
+    """An algorithm that learns values of actions."""
 
-    Args:
-        exploration_steps: Tokens over which the share of random actions falls to its final value.
-    """
-
-    exploration_steps: int = 40_000
+    exploration_steps: int = 40_000  # tokens over which the share of random actions falls to its final value
 
     def __post_init__(self) -> None:
         """Checks the steps."""

@@ -98,11 +98,11 @@ def _is_said(text: str, start: int, end: int) -> bool:
 _FOLDER: Final = Path(str(files("mathturn_gym.baselines.tasks")))
 _LOG = logging.getLogger(__name__)
 _DEFAULT_MODEL: Final = PolicyConfig().model
+# By part, the fields that a task's file tunes for its own policy.
 _TUNED: Final = {
     "optimization": ("learning_rate", "final_learning_rate"),
     "algorithm": ("entropy_weight", "critic_learning_rate"),
 }
-"""By part, the fields that a task's file tunes for its own policy."""
 _FIGURE: Final = re.compile(r"acc@[1-9]\d*")
 _TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")

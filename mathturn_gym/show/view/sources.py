@@ -38,10 +38,9 @@ OURS: Final = "mathturn_gym"
 _PEEKED: Final = 20
 _MOST_METRICS: Final = 1 << 30
 _MOST_BAD: Final = 10_000
-_MOST_SHOWN: Final = 1 << 31
-"""Bytes of episodes, unpacked, that are kept for one page."""
+_MOST_SHOWN: Final = 1 << 31  # bytes of episodes, unpacked, that are kept for one page
+# What reading fields raises where a line has a neighbor's fields and other types behind them than it writes.
 _OTHER_SHAPE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What reading fields raises where a line has a neighbor's fields and other types behind them than it writes."""
 
 
 class LineLog:
@@ -74,9 +73,6 @@ class LineLog:
         Args:
             growing: The file is still written: a last line without an end is left for later, and advantages are not
                 made up from groups of which more may come.
-
-        Raises:
-            InvalidValueError: the first line has a schema that is not known.
         """
         rows: list[Any] = []
         for record in self._records(growing):
@@ -165,7 +161,7 @@ def holds_episodes(path: Path) -> bool:
 
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
-    # A file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
+    # a file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
     with reading(path) as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):
@@ -187,53 +183,32 @@ def _adapter_of(record: Any) -> Adapter | None:
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _NUMBERED: Final = re.compile(r"(\d+)\.jsonl")
+# Before and after a training: in that order, not in the alphabet's.
 _ORDER: Final = {"episodes_before": 0, "episodes_after": 1}
-"""Before and after a training: in that order, not in the alphabet's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeSet:
-    """Episodes that belong together.
+    """Episodes that belong together."""
 
-    Args:
-        name: What the page calls them.
-        path: Where they were read.
-        format: Who wrote them.
-        episodes: In the order of the file.
-        left_out: What was no episode: a line each, saying where and why.
-    """
-
-    name: str
-    path: str
-    format: str
-    episodes: Sequence[ViewEpisode]
-    left_out: Sequence[str] = ()
+    name: str  # what the page calls them
+    path: str  # where they were read
+    format: str  # who wrote them
+    episodes: Sequence[ViewEpisode]  # in the order of the file
+    left_out: Sequence[str] = ()  # what was no episode: a line each, saying where and why
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """A run's figures over its iterations.
+    """A run's figures over its iterations."""
 
-    Args:
-        name: What the page calls the run.
-        columns: By the figure's name one value per line, None where a line had none.
-    """
-
-    name: str
+    name: str  # what the page calls the run
+    # By the figure's name one value per line, None where a line had none.
     columns: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
 def read_sets(path: Path, name: str) -> list[EpisodeSet]:
-    """Every set of episodes in a file or a run's folder.
-
-    Args:
-        path: The file or folder.
-        name: What to call them.
-
-    Raises:
-        InvalidValueError: nothing is there, or nothing that holds episodes.
-        MissingDependencyError: Parquet without pyarrow, Inspect logs without inspect_ai.
-    """
+    """Every set of episodes in a file or a run's folder."""
     if path.is_file():
         return [_read_file(path, name)]
     if not path.is_dir():
@@ -248,11 +223,7 @@ def read_sets(path: Path, name: str) -> list[EpisodeSet]:
 
 
 def set_files(path: Path, name: str) -> list[tuple[str, Path]]:
-    """The files of a run that can be followed while they grow, with the names of their sets.
-
-    Raises:
-        InvalidValueError: a file that is no `.jsonl`.
-    """
+    """The files of a run that can be followed while they grow, with the names of their sets."""
     if path.is_file():
         if path.suffix != ".jsonl":
             raise InvalidValueError(f"{str(path)!r} cannot be followed: only .jsonl files grow line by line")
@@ -372,11 +343,7 @@ def _read_lines(path: Path, name: str) -> EpisodeSet:
 
 
 def read_curves(path: Path, name: str) -> list[Curves]:
-    """The curves of a run: `metrics.jsonl` of ours, `trainer_state.json` of a Hugging Face trainer; none for a file.
-
-    Raises:
-        InvalidValueError: a file of curves that does not load.
-    """
+    """The curves of a run: `metrics.jsonl` of ours, `trainer_state.json` of a Hugging Face trainer; none for a file."""
     if not path.is_dir():
         return []
     rows = _metrics(path / "metrics.jsonl")
