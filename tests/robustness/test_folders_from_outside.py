@@ -131,6 +131,18 @@ def test_what_is_asked_for_may_run(here: Path) -> None:
     assert read_config(run, allowed=["evilmod:x"]) == read_config(run, own_code=True)
 
 
+@pytest.mark.parametrize("rollout", ["http://127.0.0.1:1", "sglang:http://127.0.0.1:1", "vllm:", "HTTP://host", ["x"]])
+def test_a_stranger_names_no_rollout_engine(here: Path, rollout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that a folder named got the user's key, and the weights went to a folder of its choice."""
+    run = run_of(here, "policy", "rollout", rollout)
+    with pytest.raises(CheckpointError, match="names code, which is not run"):
+        RUNNER.invoke(app, ["train", "--run-dir", str(run), "--resume"], catch_exceptions=False)
+    if isinstance(rollout, str):
+        assert read_config(run, own_code=True, resume=True).policy.rollout == rollout
+        assert read_config(run).policy.rollout == rollout  # to be played, it needs no engine
+    assert read_config(run_of(here, "policy", "rollout", "continuous"), resume=True).policy.rollout == "continuous"
+
+
 # ---- what transformers and peft would resolve
 
 
