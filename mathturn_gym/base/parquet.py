@@ -58,14 +58,17 @@ def bounded_batches(
 
 def _check_sizes(metadata: Any, size: int) -> None:
     """Raises where a file says that it holds much more than one of its size can, but for repetitions."""
+    widths = [metadata.schema.column(place).length for place in range(metadata.num_columns)]
     chunks = [
-        group.column(place)
+        (group.column(place), width)
         for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for place in range(group.num_columns)
+        for place, width in enumerate(widths)
     ]
+    # Values of a fixed width leave their dictionary when they are read, and a wide one is stored once for all rows.
+    unpacked = [max(one.total_uncompressed_size, one.num_values * width) for one, width in chunks]
     for what, found, free in (
-        ("values", sum(one.num_values for one in chunks), _FREE_VALUES),
-        ("bytes", sum(one.total_uncompressed_size for one in chunks), _FREE_BYTES),
+        ("values", sum(one.num_values for one, _ in chunks), _FREE_VALUES),
+        ("bytes", sum(unpacked), _FREE_BYTES),
     ):
         if found > max(free, _RATIO * size):
             raise ValueError(f"its {size:,} bytes would unpack to {found:,} {what}: it was made to fill the memory")

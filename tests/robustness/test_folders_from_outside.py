@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gzip
 import json
@@ -11,6 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from mathturn_gym.base import parquet
 from mathturn_gym.base.import_paths import is_import_path, names_code
 from mathturn_gym.base.plots import new_figure, save_figure
 from mathturn_gym.baselines.run_folder import (
@@ -276,7 +279,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "problems.json.gz": lambda run: load_problems(run / "problems.json.gz"),
     "problems.parquet": lambda run: load_problems(run / "problems.parquet"),
 }
-READ_BY_VIEW = ("config.json", "metrics.jsonl", "episodes_train.jsonl", "checkpoint/policy.json")
+READ_BY_VIEW = ("config.json", "metrics.jsonl", "episodes_train.jsonl", "checkpoint/policy.json", "10.jsonl")
 
 
 def in_time(function: Callable[[], object]) -> BaseException | None:
@@ -323,6 +326,11 @@ def test_the_viewer_ends_at_what_never_ends(name: str, kind: str, tmp_path: Path
     in_time(lambda: write_view(tmp_path / "page.html", run))
 
 
+def test_links_that_lead_in_a_circle_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").symlink_to("a.jsonl")
+    assert "is not there" in str(in_time(lambda: write_view(tmp_path / "page.html", tmp_path / "a.jsonl")))
+
+
 @pytest.mark.parametrize("name", ["/dev/zero", "../config.json", "..", ".", "sub/x", ""])
 def test_checksums_hold_plain_names(name: str, tmp_path: Path) -> None:
     (tmp_path / "checksums.json").write_text(json.dumps({name: "0"}))
@@ -364,6 +372,60 @@ def test_a_long_text_that_many_rows_refer_to_is_refused_by_the_viewer(
     assert "holds more than 10,000,000 bytes" in str(
         in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "completions.parquet"))
     )
+
+
+def test_a_wide_value_that_all_rows_share_counts_once_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 1 kB whose dictionary held 8 MB took 4 GB: values of a fixed width leave their dictionary."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    text = ["1"] * 256
+    wide = pa.array([bytes(20_000)] * 256, pa.binary(20_000))
+    table = pa.table({"prompt": text, "completion": text, "question": text, "answer": text, "wide": wide})
+    path = tmp_path / "completions.parquet"
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 4_000
+    assert load_problems(path).size == 1
+    monkeypatch.setattr(parquet, "_FREE_BYTES", 4_000_000)
+    for read in (lambda: write_view(tmp_path / "page.html", path), lambda: load_problems(path)):
+        assert "would unpack to 5,1" in str(in_time(read))
+
+
+def test_a_page_has_a_most_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """45 kB of Parquet had eight million rows, of which each took a kilobyte."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(sources, "_MOST_EPISODES", 3)
+    pq.write_table(pa.table({"prompt": ["p"] * 4, "completion": ["c"] * 4}), tmp_path / "a.parquet")
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as stream:
+        stream.write('{"prompt": "p", "completion_ids": [1], "completion": "c"}\n' * 4)
+    for name in ("a.parquet", "a.jsonl.gz"):
+        with pytest.raises(InvalidValueError, match="has more than 3 rows"):
+            write_view(tmp_path / "p.html", tmp_path / name)
+
+
+@pytest.mark.parametrize("place", ["reward", "prompt_ids"])
+@pytest.mark.parametrize("value", [b"\xff", Decimal("9" * 70), datetime.time(1), datetime.datetime(2026, 1, 1)])
+def test_values_that_json_has_not_are_shown_as_text(place: str, value: Any, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table({"prompt": pa.array([None], pa.string()), "completion": ["c"], place: [value]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "a.parquet")) is None
+
+
+def test_dates_that_python_has_not_are_an_error(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for kind in (pa.duration("s"), pa.date64()):
+        far = pa.array([2**62], kind)
+        pq.write_table(pa.table({"prompt": ["p"], "completion": ["c"], "x": far}), tmp_path / "a.parquet")
+        assert "cannot be read to its end" in str(
+            in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "a.parquet"))
+        )
 
 
 def test_twenty_million_bad_rows_end_early(tmp_path: Path) -> None:
