@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import gzip
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -389,6 +391,54 @@ def test_a_wide_value_that_all_rows_share_counts_once_for_each(tmp_path: Path, m
     monkeypatch.setattr(parquet, "_FREE_BYTES", 4_000_000)
     for read in (lambda: write_view(tmp_path / "page.html", path), lambda: load_problems(path)):
         assert "would unpack to 5,1" in str(in_time(read))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
+def test_the_sizes_of_a_parquet_file_are_those_of_its_pages(version: str, compression: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rows = [{"a": [number], "b": {"c": str(number % 7)}} for number in range(3_000)]
+    more = {"data_page_version": version, "compression": compression, "write_page_checksum": True}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a", data_page_size=1_000, write_page_index=True, **more)
+    group = pq.ParquetFile(tmp_path / "a").metadata.row_group(0)
+    with (tmp_path / "a").open("rb") as stream:
+        for column in map(group.column, range(group.num_columns)):
+            # The metadata count headers too.
+            assert 0.7 < parquet._pages_of(column, stream) / column.total_uncompressed_size < 1
+
+
+def test_a_parquet_file_that_lies_about_its_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """19 kB said that they were 100 bytes, and took 3.5 GB."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(parquet, "_FREE_BYTES", 10**5)
+    path = tmp_path / "a.parquet"
+    texts = {name: ["x" * 600_000] for name in ("prompt", "completion")}
+    pq.write_table(pa.table(texts), path, compression="zstd", use_dictionary=False, write_statistics=False)
+    size = pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size
+
+    def varint(number: int) -> bytes:
+        """Three bytes of Thrift's compact encoding."""
+        return bytes([number << 1 & 127 | 128, number >> 6 & 127 | 128, number >> 13])
+
+    data = path.read_bytes()
+    assert data.count(varint(size)) == 2
+    path.write_bytes(data.replace(varint(size), varint(100)))
+    assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 100
+    with pytest.raises(InvalidValueError, match="would unpack to 1,200,"):
+        write_view(tmp_path / "page.html", path)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"\x00", b"\x15\x00\x15", b"\x19", b"\x1c" * 10**5, b"\x15\x00\x15\x02\x15\x02\x00"]
+)
+def test_what_is_no_page_is_an_error(broken: bytes) -> None:
+    chunk = SimpleNamespace(data_page_offset=0, dictionary_page_offset=None, total_compressed_size=10)
+    with pytest.raises(ValueError, match=r"is none|no field of kind 9"):
+        parquet._pages_of(chunk, io.BytesIO(broken))
 
 
 def test_a_page_has_a_most_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
