@@ -105,14 +105,14 @@ def train(
                 f"--resume goes on with the run's own config: leave out {', '.join(refused)}, or begin another run"
                 " (a larger budget can be given: --episodes, --tokens, --total-tokens, --cpu-seconds)"
             )
-        config = read_config(folder, own_code=own_code)
+        config = read_config(folder, own_code=own_code, resume=True)
         config = dataclasses.replace(config, budget=Budget(**budget)) if budget else config
     else:
         config = load_task(task).config(algorithm, changes, budget=budget or None)
     chosen = training_engine(engine, engine_settings)
     lines = len(read_metrics(folder)) if resume and (folder / "metrics.jsonl").exists() else -1
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
-    own = ["--own-code"] if code_named_in(folder) else []
+    own = ["--own-code"] if code_named_in(folder, resume=True) else []
     if result.interrupted:
         going_on = command_line("train", "--run-dir", folder, "--resume", *own)
         say(console, f"interrupted after {result.episodes} episodes; go on with: {going_on}")
