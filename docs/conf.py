@@ -9,13 +9,25 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy.typing
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+_Scalar = TypeVar("_Scalar")
+
+
+class NDArray(Generic[_Scalar]):
+    """Stands for `numpy.typing.NDArray`, which signatures would spell out as `ndarray[tuple[Any, ...], dtype[int64]]`."""
+
+
+NDArray.__module__ = "numpy.typing"
+numpy.typing.NDArray = NDArray  # type: ignore[misc]  # before autodoc evaluates an annotation
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _REPOSITORY = _PROJECT["urls"]["Repository"]
