@@ -44,14 +44,14 @@ from mathturn_gym.baselines.rollouts import Ahead, play_groups
 from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_checkpoint
 from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import Optimization, RunConfig, default_learning_rate
-from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
+from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence
 from mathturn_gym.episodes.packing import PackedBatch, pack
 from mathturn_gym.episodes.packing.selection import micro_batch_rows, select_rows
 from mathturn_gym.episodes.rollout import check_tokenizer, collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.policies import PolicyConfig, trained_logits
+from mathturn_gym.policies import PolicyConfig
 from mathturn_gym.policies.config import MODEL_SCHEMES
-from mathturn_gym.policies.scoring import use_row_attention
+from mathturn_gym.policies.scoring import trained_scores, use_row_attention
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
@@ -676,10 +676,11 @@ class Trainer(Session):
     def _logprobs(
         self, model: Any, part: PackedBatch, *, entropy_graph: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        policy = self._policy
         with self.autocast():
-            logits = trained_logits(model, part)[:, : self._policy.vocab_size]
-        temperature = self._policy.sampling.temperature
-        return trained_logprobs(logits.float(), part, temperature=temperature, entropy_graph=entropy_graph)
+            return trained_scores(
+                model, part, policy.vocab_size, temperature=policy.sampling.temperature, entropy_graph=entropy_graph
+            )
 
 
 def policy_to_load(config: RunConfig) -> PolicyConfig:
