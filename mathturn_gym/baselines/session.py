@@ -110,7 +110,15 @@ class Session(ABC):
 
 
 def refuse_rollout(config: RunConfig, who: str) -> None:
-    """Raises `InvalidValueError` for a rollout engine (`policy.rollout`) where the workers of `who` play the episodes."""
+    """Raises for a rollout engine where the episodes come from workers.
+
+    Args:
+        config: The run.
+        who: The engine that has the workers, for the message.
+
+    Raises:
+        InvalidValueError: `policy.rollout` is set.
+    """
     if config.policy.rollout is not None:
         raise InvalidValueError(
             f"policy.rollout {config.policy.rollout!r}: {who} plays episodes with workers of its own; leave one of them out"
@@ -121,9 +129,18 @@ class Engine(Protocol):
     """Where a run plays and computes; implementations are in `mathturn_gym.neighbors.engines`."""
 
     def prepare(self, config: RunConfig, policy: Policy | None = None) -> Session:
-        """Loads and checks a run; a given policy is trained in place, None loads `config.policy`."""
+        """Loads and checks a run.
+
+        Args:
+            config: The run.
+            policy: Trained in place; None loads `config.policy`.
+        """
         ...
 
     def run_dir(self, run_dir: Path) -> Path:
-        """Returns the folder that this process writes: of several processes, one writes the run's folder."""
+        """Returns the folder that this process writes: of several processes, one writes the run's folder.
+
+        Args:
+            run_dir: Folder of the run.
+        """
         ...

@@ -80,8 +80,13 @@ class CellFolder:
     def check(self, config: RunConfig | None = None) -> None:
         """Makes sure that what is in the folder, if anything, belongs to this very cell.
 
-        A run that was begun with another config is not the same run, even where the cell is: the task's file may have
-        changed.
+        Args:
+            config: The cell's run as it would be now; one that was begun with another config is not the same run, even
+                where the cell is (the task's file may have changed in between).
+
+        Raises:
+            CheckpointError: the folder holds a run with another budget, other settings or other defaults; they are
+                named.
         """
         file = self.path / "cell.json"
         if file.exists():
@@ -94,7 +99,12 @@ class CellFolder:
             self._refuse(differ, before, now)
 
     def prepare(self) -> None:
-        """Makes the folder, after `check`."""
+        """Makes the folder.
+
+        Raises:
+            CheckpointError: see `check`.
+            StorageError: the folder cannot be made or written.
+        """
         self.check()
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)

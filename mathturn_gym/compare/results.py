@@ -180,8 +180,15 @@ class Results:
 def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
     """A run's accuracy on the validation split after a number of tokens or CPU seconds.
 
-    It is interpolated linearly between evaluations, 0 from where the run diverged on, and None without an evaluation. A
-    run with fewer turns than `turn` gives its last.
+    Args:
+        outcome: The run.
+        axis: One of `AXES`.
+        at: Where.
+        turn: Number of turns that count; a run with fewer turns gives its last.
+
+    Returns:
+        The accuracy, interpolated linearly between evaluations; 0 from where the run diverged on; None without an
+        evaluation.
     """
     if outcome.status == "diverged" and at >= used_of(outcome, axis):
         return 0.0
@@ -195,7 +202,14 @@ def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
 
 
 def area(outcome: Outcome, axis: str, end: float, turn: int) -> float | None:
-    """The mean of a run's accuracy over its budget: the area under its curve from 0 to `end`, divided by `end`."""
+    """The mean of a run's accuracy over its budget: the area under its curve from 0 to `end`, divided by `end`.
+
+    Args:
+        outcome: The run.
+        axis: One of `AXES`.
+        end: Where the budget that counts ends.
+        turn: As in `value_at`.
+    """
     places = [0.0, *(x for x in (used_of(point, axis) for point in outcome.curve) if 0 < x < end), end]
     values = [value_at(outcome, axis, x, turn) for x in places]
     if end <= 0 or None in values:
@@ -219,7 +233,12 @@ def place_of(outcome: Outcome, axis: str, level: float, turn: int) -> float | No
 
 
 def used_of(one: Outcome | Point, axis: str) -> float:
-    """What a run, or one of its evaluations, has used of a budget; 0 of what was not counted."""
+    """What a run has used of a budget so far.
+
+    Args:
+        one: The run, or one of its evaluations.
+        axis: One of `AXES`; 0 of what was not counted.
+    """
     return float(getattr(one, axis) or 0)
 
 

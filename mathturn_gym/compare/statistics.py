@@ -92,6 +92,9 @@ def aggregate(scores: Floats, name: str, *, resamples: int = 10_000, seed: int =
         The aggregate, its interval, and the number of runs. There is no interval where a task has a single run, or where
         the runs of every task have the same score.
 
+    Raises:
+        InvalidValueError: no task, a task without runs, or a score that is infinite.
+
     >>> aggregate(np.array([[0.0, 0.5, 0.6, 1.0]]), "IQM", resamples=1000).value
     0.55
     """
@@ -136,6 +139,9 @@ def profile(scores: Floats, levels: Floats) -> tuple[Floats, Floats, Floats]:
 
     Returns:
         The share, its lower end and its upper end, float64 (L,) each.
+
+    Raises:
+        InvalidValueError: as `aggregate`.
     """
     _check(scores)
     known = ~np.isnan(scores)
@@ -168,6 +174,9 @@ def improvement(x: Floats, y: Floats) -> Estimate:
     Args:
         x: float64 (T, S); scores of X, NaN for missing runs.
         y: Scores of Y on the same tasks, in the same order.
+
+    Raises:
+        InvalidValueError: the numbers of tasks differ; or as `aggregate`.
 
     >>> str(improvement(np.array([[0.5, 0.7]]), np.array([[0.5, 0.6]])))
     '0.625 [0.049, 0.982]'
@@ -205,6 +214,9 @@ def difference(x: Floats, y: Floats) -> PairedDifference:
     Returns:
         The mean of X - Y, its interval, and the number of seeds. There is no interval of a single seed, nor where all
         seeds say the same; no value where no seed has all runs.
+
+    Raises:
+        InvalidValueError: their shapes differ; or as `aggregate`.
 
     >>> str(difference(np.array([[0.5, 0.7, 0.6]]), np.array([[0.4, 0.5, 0.6]])).difference)
     '0.100 [-0.148, 0.348]'
@@ -252,7 +264,8 @@ def _quantile(seeds: int, share: float) -> float:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Corrects p-values for their number (Holm, *Scandinavian Journal of Statistics* 6, 1979).
 
-    None stands for a difference without a p-value, which does not count.
+    Args:
+        p_values: Of all differences that are looked at; None for those without one, which do not count.
 
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
@@ -279,6 +292,9 @@ def shared(scores: Floats) -> float | None:
 
     Returns:
         The mean over all pairs of rows that vary; None for fewer than two such rows or three seeds.
+
+    Raises:
+        InvalidValueError: not two dimensions, or a score that is not finite.
 
     >>> shared(np.array([[0.1, 0.2, 0.3], [0.5, 0.7, 0.9]]))
     1.0

@@ -310,6 +310,9 @@ class EnvConfig:
 def code_of(data: Mapping[str, Any]) -> list[str]:
     """The import paths in an environment's table: what making the environment would load, and then call.
 
+    Args:
+        data: What `EnvConfig.to_json` gave, or what a file says in its place.
+
     >>> code_of({"id": "MathSingleTurn-v0", "feedback": "hint", "verifier": "my_judge:strict"})
     ['my_judge:strict']
     """
@@ -325,6 +328,12 @@ OWN_FIELDS: Final = ("id", *SPLIT_NAMES, "allow_overlap", "fields", "skip_bad_ro
 @lru_cache(maxsize=64)
 def env_parameters(env_id: str) -> Mapping[str, Any]:
     """The keywords that an environment id takes, with its defaults, from its class's signature.
+
+    Args:
+        env_id: As Gymnasium knows it.
+
+    Raises:
+        InvalidValueError: unknown id (the nearest of this package is suggested), or it makes something else.
 
     >>> env_parameters("MathSingleTurn-v0")["num_turns"]
     1

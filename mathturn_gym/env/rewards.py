@@ -30,6 +30,14 @@ def turn_reward(score: float, *, bias: float = 0.0, scaling: float = 1.0) -> flo
 
     The formula of AReaL's `MathMultiTurnAgent`: +1 for right and -1 for wrong with the defaults.
 
+    Args:
+        score: The verdict's score, in [0, 1].
+        bias: Subtracted before scaling.
+        scaling: Multiplies the result.
+
+    Raises:
+        InvalidValueError: the score is outside [0, 1], or a parameter is not finite.
+
     >>> turn_reward(1.0), turn_reward(0.0), turn_reward(1.0, bias=0.5, scaling=5.0)
     (1.0, -1.0, 2.5)
     """
@@ -38,7 +46,16 @@ def turn_reward(score: float, *, bias: float = 0.0, scaling: float = 1.0) -> flo
 
 
 def check_scale(bias: float, scaling: float, num_turns: int) -> None:
-    """Raises `InvalidValueError` where an episode's returns could leave float32, in which they are kept."""
+    """Raises where an episode's returns could leave float32, in which they are kept.
+
+    Args:
+        bias: `reward_bias`.
+        scaling: `reward_scaling`.
+        num_turns: Turns of an episode.
+
+    Raises:
+        InvalidValueError: they could.
+    """
     largest = (1.0 + abs(bias)) * abs(scaling) * max(num_turns, 1)
     if not largest <= LARGEST_RETURN:
         raise InvalidValueError(
@@ -110,6 +127,10 @@ def get_terms(terms: RewardTerms | None) -> dict[str, Term]:
     Args:
         terms: For example `{"overlong": 1.0, "turn_cost": 0.05, "mine": lambda context: …}`; None for none. A function
             gets the `TurnContext`, whose `judged` is the verdict.
+
+    Raises:
+        InvalidValueError: an unknown name without a function, a weight that is not finite, a function that does not take a
+            `TurnContext`, or the name "verdict" (which the verdict's own reward has).
 
     >>> from mathturn_gym.types import Problem, Verdict
     >>> turn = TurnContext(Problem("p/1", "2+2?", "4"), 0, 5, "", verdict=Verdict(Status.NO_ANSWER))

@@ -138,7 +138,13 @@ class TurnVerifier:
         return self._batch is not None or self.is_async
 
     def verify_turns(self, contexts: Sequence[TurnContext]) -> list[Verdict]:
-        """Judges turns, in order."""
+        """Judges turns, in order.
+
+        Raises:
+            InvalidValueError: it answered with something that is no verdict.
+            UserFunctionError: it has never answered, and has raised several times.
+            MathTurnError: what the package's own `Verifier` raises about its user.
+        """
         if type(self.verifier) is Verifier:  # it answers with verdicts, and whatever it raises is no response's fault
             if len(contexts) == 1:
                 return [self.verifier.verify(contexts[0].response, contexts[0].problem.gold)]
@@ -307,6 +313,9 @@ def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
 
     Args:
         verifier: See `TurnVerifier`; or `"boxed"`, `"marked"` or `"lenient"`: `Verifier(extract=…)`. None is `Verifier()`.
+
+    Raises:
+        InvalidValueError: it can verify nothing, or cannot be called.
 
     >>> get_verifier() is get_verifier("marked")
     True

@@ -34,6 +34,9 @@ def load_model(
         dtype: Of the weights; None keeps the checkpoint's.
         attention: transformers' name of an attention implementation; None leaves the choice to it.
         init_seed: Where given, only the model's shape is taken, and its weights are drawn with this seed.
+
+    Raises:
+        CheckpointError: nothing loadable is there, or weights are missing; the message says what was found.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -85,7 +88,15 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 
 def prepare_weights(model: Any, weights: Mapping[str, torch.Tensor] | str | Path) -> Callable[[], object]:
-    """Checks new weights (a state dict, or a checkpoint's folder) against a model, and returns what puts them in."""
+    """Checks new weights against a model, and returns what puts them in.
+
+    Args:
+        model: The model, or a peft model.
+        weights: A state dict, or a checkpoint's folder; for a peft model also those of its adapter.
+
+    Raises:
+        CheckpointError: a weight is missing, unknown, or of another shape.
+    """
     adapted = hasattr(model, "peft_config")
     if isinstance(weights, (str, Path)):
         adapter_file = Path(weights) / "adapter_model.safetensors"
@@ -120,6 +131,9 @@ def exported_weights(model: Any) -> dict[str, torch.Tensor]:
     Merging in place and undoing it would leave rounding in the trained weights, update after update. Tied weights have both
     of their names: an engine that ties them skips one, and one that does not (vLLM's CPU build packs the output layer into a
     copy) needs it.
+
+    Args:
+        model: A transformers model, or a peft model around one.
     """
     adapted = hasattr(model, "peft_config")
     inner = model.get_base_model() if adapted else model
@@ -140,7 +154,17 @@ def exported_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 def load_adapter(model: Any, name: str | Path, *, trainable: bool = False) -> Any:
-    """Puts a LoRA (or other peft) adapter around a model."""
+    """Puts a LoRA (or other peft) adapter around a model.
+
+    Args:
+        model: The base model.
+        name: The adapter's folder (`adapter_config.json` and safetensors) or hub name.
+        trainable: Whether its weights take gradients.
+
+    Raises:
+        MissingDependencyError: peft is not installed.
+        CheckpointError: no adapter is there, or it is another model's.
+    """
     peft = _peft()
     folder = Path(name)
     if folder.is_dir() and not (folder / "adapter_model.safetensors").is_file():
@@ -160,6 +184,11 @@ def new_adapter(model: Any, settings: Mapping[str, Any], *, seed: int = 0) -> An
         model: The base model; its own weights are frozen.
         settings: Keywords of `peft.LoraConfig`; all linear layers are adapted unless `target_modules` says otherwise.
         seed: Determines the adapter's first weights.
+
+    Raises:
+        MissingDependencyError: peft is not installed.
+        InvalidValueError: a keyword is unknown.
+        CheckpointError: the model has no layers of the names given.
     """
     peft = _peft()
     known = [field.name for field in dataclasses.fields(peft.LoraConfig)]

@@ -37,6 +37,11 @@ def get_model(name: str, *, source: str | Path | None = None, again: bool = Fals
 
     Returns:
         An ordinary Hugging Face folder: safetensors in float32, tokenizer, chat template.
+
+    Raises:
+        InvalidValueError: no model has that name.
+        MissingDependencyError: `gguf` is not installed.
+        CheckpointError: it cannot be fetched, is not the file that is known, or cannot be converted.
     """
     model = NAMED_MODELS.get(name)
     if model is None:
@@ -60,6 +65,10 @@ def convert_gguf(file: str | Path, folder: str | Path, *, overwrite: bool = Fals
         file: The GGUF file, of an architecture that transformers can read.
         folder: Where to write; it appears as a whole or not at all.
         overwrite: Replace what is there.
+
+    Raises:
+        MissingDependencyError: `gguf` is not installed.
+        CheckpointError: there is no such file, the folder is taken, or the file lacks a tokenizer or a chat template.
     """
     file, folder = Path(file), Path(folder)
     _require_gguf()

@@ -150,6 +150,10 @@ class AnswerGrammar:
     that a boxed number is written with, one in thirty thousand is right. What may follow depends on the last id alone. For a
     language model the grammar is a mask on its logits, so that sampling, scoring and training all use one distribution. For
     `MaskablePPO` it gives the action masks; algorithms without masks get the 13 ids as their action space.
+
+    Args:
+        first: What an answer may begin with.
+        following: For each id of an answer, what may follow it.
     """
 
     first: tuple[int, ...]  # what an answer may begin with
@@ -205,8 +209,13 @@ def answer_grammar(tokenizer: PreTrainedTokenizerBase) -> AnswerGrammar:
 def mask_logits(model: PreTrainedModel, grammar: AnswerGrammar) -> torch.utils.hooks.RemovableHandle:
     """Gives every id that the grammar does not allow the probability 0, wherever the model is called from.
 
-    A forward hook changes the model in place; nothing of it is saved with the weights. `remove()` of what is returned
-    takes it away.
+    Args:
+        model: A causal language model, called with `input_ids`; it is changed in place by a forward hook, and nothing
+            of it is saved with the weights.
+        grammar: What may follow which id.
+
+    Returns:
+        A handle; its `remove()` takes the mask away.
     """
     import torch
 

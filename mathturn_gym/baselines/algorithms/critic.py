@@ -27,11 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
-    """An algorithm with a separate critic, and PPO's clipped loss."""
+    """An algorithm with a separate critic, and PPO's clipped loss.
 
-    discount: float = 1.0  # per turn, in [0, 1]
-    gae_lambda: float = 0.95  # lambda of the generalized advantages, in [0, 1]
-    # Learning rate of the critic, scheduled like the policy's; None is the policy's.
+    Args:
+        discount: Per turn, in [0, 1].
+        gae_lambda: Lambda of the generalized advantages, in [0, 1].
+        critic_learning_rate: Learning rate of the critic, scheduled like the policy's; None is the policy's.
+    """
+
+    discount: float = 1.0
+    gae_lambda: float = 0.95
     critic_learning_rate: float | None = None
 
     @abstractmethod
@@ -40,7 +45,11 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
     ) -> PackedBatch:
         """Returns the batch with `advantages`, and with the critic's targets in `returns`.
 
-        `values_BT` has the critic's value of the context that ends with each token, on the CPU; row i is episode i.
+        Args:
+            episodes: An iteration's.
+            batch: Row i is episode i.
+            values_BT: float32, on the CPU; the critic's value of the context that ends with each token.
+            state: Of the run.
         """
 
     @abstractmethod

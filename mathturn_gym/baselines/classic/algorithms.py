@@ -100,7 +100,11 @@ class ClassicAlgorithm(BaseAlgorithm):
 
     @classmethod
     def library_class(cls) -> Any:
-        """The class that is run."""
+        """The class that is run.
+
+        Raises:
+            MissingDependencyError: its library is not installed.
+        """
         try:
             return getattr(import_module(cls.library), cls.class_name)
         except ImportError as error:
@@ -165,14 +169,22 @@ _DQN: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCritic(ClassicAlgorithm):
-    """An algorithm with an actor and a critic."""
+    """An algorithm with an actor and a critic.
+
+    Args:
+        share_trunk: Actor and critic read one extractor; else each has its own.
+    """
 
     share_trunk: bool = True  # actor and critic read one extractor; else each has its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueBased(ClassicAlgorithm):
-    """An algorithm that learns values of actions."""
+    """An algorithm that learns values of actions.
+
+    Args:
+        exploration_steps: Tokens over which the share of random actions falls to its final value.
+    """
 
     exploration_steps: int = 40_000  # tokens over which the share of random actions falls to its final value
 
