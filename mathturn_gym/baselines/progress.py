@@ -101,9 +101,7 @@ class TrainingDisplay:
             table.add_column(name, justify="right")
         others = ("train/entropy", "train/approximate_kl", "train/completion_tokens", "time/tokens_per_s")
         table.add_row(
-            "train",
-            *(_number(metrics, f"train/acc@{k}") for k in turns),
-            *(_number(metrics, name) for name in others),
+            "train", *(_number(metrics, f"train/acc@{k}") for k in turns), *(_number(metrics, name) for name in others)
         )
         table.add_row("validation", *(_number(self._validation, f"validation/acc@{k}") for k in turns))
         return table

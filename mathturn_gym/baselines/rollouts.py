@@ -22,9 +22,6 @@ class Ahead:
     """Plays batches one after the other in a thread, at most `staleness` batches before they are learned from.
 
     Batch k begins once batch k - staleness is asked for, which is after update k - staleness: nothing is staler.
-
-    Args:
-        staleness: How many batches.
     """
 
     def __init__(self, staleness: int) -> None:
@@ -33,13 +30,7 @@ class Ahead:
         self._batches: dict[int, Future[list[Episode]]] = {}
 
     def batch(self, first: int, size: int, play: Callable[[int], list[Episode]]) -> list[Episode]:
-        """The batch that begins with an episode.
-
-        Args:
-            first: Index of the episode.
-            size: Episodes of a batch; the next one begins after as many.
-            play: Plays the batch that begins with an index.
-        """
+        """The batch of `size` episodes that begins with episode `first`; `play` plays one by its first index."""
         for start in range(first, first + size * (self._staleness + 1), size):
             if start not in self._batches:
                 self._batches[start] = self._thread.submit(play, start)

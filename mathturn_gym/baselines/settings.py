@@ -399,7 +399,8 @@ class RunConfig:
         """Checks types and numbers, and lets the algorithm check the other parts."""
         for name, kind in PARTS.items():
             if not isinstance(getattr(self, name), kind):
-                raise InvalidValueError(f"{name} must be {_a(kind.__name__)}, got {getattr(self, name)!r}")
+                article = "an" if kind.__name__[0] in "AEIOU" else "a"
+                raise InvalidValueError(f"{name} must be {article} {kind.__name__}, got {getattr(self, name)!r}")
         check_int("seed", self.seed, low=0, high=2**63 - 1)
         for name in ("threads", "save_every", "keep"):
             check_int(name, getattr(self, name), low=1)
@@ -484,7 +485,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -265,13 +265,13 @@ class Trainer(Session):
         }
 
     @property
+    def _used(self) -> dict[str, int]:
+        counts = {"iteration": self.iteration, "tokens": self.tokens, "total_tokens": self.total_tokens}
+        return {**counts, "batch_episodes": self.config.optimization.batch_episodes}
+
+    @property
     def _share_used(self) -> float:
-        return self.config.budget.share_used(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            batch_episodes=self.config.optimization.batch_episodes,
-        )
+        return self.config.budget.share_used(**self._used)
 
     def _watch_mismatch(self, figures: Metrics) -> None:
         """Warns, once, where another engine with the newest weights gives its own ids other log-probs than the trainer does."""
@@ -400,13 +400,7 @@ class Trainer(Session):
     @property
     def done(self) -> bool:
         """True once the budget is used up."""
-        return self.config.budget.is_used_up(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            cpu_s=self.cpu_s,
-            batch_episodes=self.config.optimization.batch_episodes,
-        )
+        return self.config.budget.is_used_up(cpu_s=self.cpu_s, **self._used)
 
     # ---- called by algorithms
 
@@ -436,13 +430,10 @@ class Trainer(Session):
         self, batch: PackedBatch, advantages_BT: npt.NDArray[Any], returns_BT: npt.NDArray[Any] | None = None
     ) -> PackedBatch:
         """The batch with other advantages, and with other returns where they are given; float (B, T) each."""
-        given = {"advantages": advantages_BT, "returns": returns_BT}
-        tensors = {
-            name: torch.from_numpy(values.astype(np.float32)).to(batch.device)
-            for name, values in given.items()
-            if values is not None
-        }
-        return batch.replace_tensors(tensors)
+        given = {"advantages": advantages_BT, **({} if returns_BT is None else {"returns": returns_BT})}
+        return batch.replace_tensors(
+            {name: torch.from_numpy(values.astype(np.float32)).to(batch.device) for name, values in given.items()}
+        )
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision that models are called in, in sampling and training alike."""
@@ -483,11 +474,10 @@ class Trainer(Session):
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
-        shares: Sequence[Sequence[int]]
+        shares: Sequence[Any]
         if options.micro_batch_tokens is None:
             count = min(options.minibatches * options.accumulate, batch.num_rows)
-            parts = np.array_split(np.arange(batch.num_rows), count)
-            shares = [part.tolist() for part in parts]
+            shares = [part.tolist() for part in np.array_split(np.arange(batch.num_rows), count)]
         else:
             shares = micro_batch_rows(batch, max_tokens=options.micro_batch_tokens, long_alone=True)
         for rows in shares:
@@ -608,8 +598,9 @@ class Trainer(Session):
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
-        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
-        return {**means, **corrections, **drift, "skipped": float(not learned)}
+        over_steps = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        over_steps["ratio_max"] = max(figure["ratio_max"] for figure in figures)
+        return {**over_steps, **corrections, **drift, "skipped": float(not learned)}
 
     def _drift(self, batch: PackedBatch) -> Metrics:
         """KL to the initial policy on the sampled batch. Empty if the loss already logs it or `log_kl` is off."""
@@ -670,8 +661,10 @@ class Trainer(Session):
         return copy.deepcopy(self.model).eval().requires_grad_(False)
 
     def _reference_of(self, part: PackedBatch) -> torch.Tensor:
-        with torch.no_grad(), _as_reference(self.model, self._reference) as model:
-            return self._logprobs(model, part)[0]
+        """Log-probs under the initial model: the frozen copy, or the model with its adapter switched off."""
+        frozen = self._reference
+        with torch.no_grad(), self.model.disable_adapter() if frozen is None else nullcontext():
+            return self._logprobs(self.model if frozen is None else frozen, part)[0]
 
     def _logprobs(
         self, model: Any, part: PackedBatch, *, entropy_graph: bool = False
@@ -784,24 +777,9 @@ def _checkpoint_gradients(model: Any) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
 
 
-@contextmanager
-def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
-    """Yields the initial model: the frozen copy, or the model with its adapter disabled."""
-    if frozen is not None:
-        yield frozen
-        return
-    with model.disable_adapter():
-        yield model
-
-
 def merged_metrics(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
     """Combines the metrics of parts: losses, entropy and KL are shares of the whole and add up, others are token means."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
     found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
     return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
-
-
-def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
-    """How a metric is combined over gradient steps: the maximum or the mean."""
-    return np.max if name == "ratio_max" else np.mean

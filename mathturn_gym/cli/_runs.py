@@ -88,12 +88,7 @@ OwnCode = Annotated[
 
 
 def start_of(
-    policy: str | None,
-    task: str | None,
-    *,
-    max_completion_tokens: int,
-    given: Mapping[str, Any],
-    own_code: bool,
+    policy: str | None, task: str | None, *, max_completion_tokens: int, given: Mapping[str, Any], own_code: bool
 ) -> Start:
     """Policy and environment for what a user named.
 

@@ -23,22 +23,15 @@ if TYPE_CHECKING:
 
 
 @with_env_options
-@grouped(
-    {
-        "Budget of each run": ("tokens", "total_tokens", "cpu_seconds"),
-        "Report": ("figure", "against", "report"),
-    }
-)
+@grouped({"Budget of each run": ("tokens", "total_tokens", "cpu_seconds"), "Report": ("figure", "against", "report")})
 def compare(
     env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
     algorithms: Annotated[
-        str | None,
-        typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own."),
+        str | None, typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own.")
     ] = None,
     tasks: Annotated[
-        str | None,
-        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files."),
+        str | None, typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[
@@ -68,8 +61,7 @@ def compare(
         str, typer.Option(help="What is ranked and drawn: acc@1, acc@2, ..., or acc@K for all turns of a task.")
     ] = "acc@K",
     against: Annotated[
-        str | None,
-        typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default."),
+        str | None, typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print every table, not only the verdict.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs, and what they may cost.")] = False,

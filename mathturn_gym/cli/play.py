@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from mathturn_gym.env import EpisodeState, MathMultiTurnEnv
 
 _ASKS: Final = "your answer: "
-_COMMANDS: Final = (
-    (":ids", "the token ids so far, part by part"),
-    (":quit", "leave"),
-    (":help", "this"),
-)
+_COMMANDS: Final = ((":ids", "the token ids so far, part by part"), (":quit", "leave"), (":help", "this"))
 
 
 class Person:

@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 )
 def train(
     env: EnvOptions,
-    task: Annotated[
-        str,
-        typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own."),
-    ] = "lins",
+    task: Annotated[str, typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own.")] = "lins",
     algorithm: Annotated[
         str | None,
         typer.Option(help="A name (`mathturn info` lists them), or my_module:MyAlgorithm; the task's by default."),

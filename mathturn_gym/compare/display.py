@@ -124,12 +124,8 @@ def share_of(cell: Cell, row: Mapping[str, Any]) -> float:
     >>> share_of(Cell("a", "a", "t", 0, 1000, 10.0, {}), {"tokens": 100, "cpu_s": 4.0})
     0.4
     """
-    shares = [0.0]
-    for budget, name in (
-        (cell.tokens, "tokens"),
-        (cell.total_tokens, "total_tokens"),
-        (cell.cpu_seconds, "cpu_s"),
-    ):
+    shares, budgets = [0.0], {"tokens": cell.tokens, "total_tokens": cell.total_tokens, "cpu_s": cell.cpu_seconds}
+    for name, budget in budgets.items():
         used = row.get(name)
         if budget is not None and isinstance(used, (int, float)):
             shares.append(used / budget)

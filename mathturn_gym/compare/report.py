@@ -140,11 +140,12 @@ def make_report(
     drawn |= {f"profiles-{view}": chart for view, chart in zip(results.views, profiles, strict=False)}
     for name, chart in drawn.items():
         write_atomically(folder / f"{name}.svg", standalone(chart.drawing))
+    made_with = [str(written.get("command", "")), *(f"{name} {version}" for name, version in _facts().items())]
     sections = [
         *([Section(title="Differences", charts=forest, tables=[held])] if held is not None else []),
         *_curve_sections(results, curves),
         *_folded_sections(results, over_all, by_task, pooled, profiles, better, further, every),
-        Section(title="Made with", text=_made_with(str(written.get("command", ""))), folded=True),
+        Section(title="Made with", text="\n".join(filter(None, made_with)), folded=True),
     ]
     title = f"{len(results.labels)} algorithms on {', '.join(results.tasks)}"
     write_report_page(folder / "report.html", title=title, verdict=said, sections=sections)
@@ -210,11 +211,6 @@ def _folded_sections(
     return [*sections, Section(title="Every run", tables=[*further, every], folded=True)]
 
 
-def _made_with(command: str) -> str:
-    facts = [f"{name} {version}" for name, version in _facts().items()]
-    return "\n".join([*([command] if command else []), *facts])
-
-
 def _write_raw(folder: Path, results: Results, found: Differences | None, resamples: int, seed: int) -> None:
     """Writes the numbers behind the tables."""
     against = None if found is None else found.reference
@@ -246,14 +242,8 @@ def _write_raw(folder: Path, results: Results, found: Differences | None, resamp
             "tasks": {task: _task_json(results, task, resamples, seed) for task in results.tasks},
             "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in results.views},
             "against": against,
-            "differences": {}
-            if found is None
-            else {task: _differences_json(results, task, found) for task in results.tasks},
-            "differences_over_all_tasks": {}
-            if found is None
-            else {
-                label: _difference_json(found, label, ALL_TASKS) for label in found.labels if ALL_TASKS in found.columns
-            },
+            "differences": {task: _differences_json(results, task, found) for task in results.tasks if found},
+            "differences_over_all_tasks": _all_tasks_json(found) if found else {},
             "seeds": {task: _seeds_json(results, task) for task in results.tasks},
             "improvement": {view: _improvement_json(results, view) for view in results.views},
             "versions": _facts(),
@@ -281,7 +271,7 @@ def _limit_json(results: Results, task: str, axis: str) -> dict[str, Any] | None
     limit = results.limit(task, axis)
     if limit is None:
         return None
-    return {"value": limit.value, "set_by": limit.outcome.cell.label, "seed": limit.outcome.cell.seed}
+    return {"value": used_of(limit, axis), "set_by": limit.cell.label, "seed": limit.cell.seed}
 
 
 def _task_json(results: Results, task: str, resamples: int, seed: int) -> dict[str, Any]:
@@ -325,10 +315,16 @@ def _differences_json(results: Results, task: str, found: Differences) -> dict[s
     return shown
 
 
-def _difference_json(found: Differences, label: str, column: str) -> dict[str, Any]:
-    one = found.found[label, column]
-    corrected = found.corrected.get((label, column))
-    return {**one.difference.to_dict(), "p_value": one.p_value, "p_corrected": corrected}
+def _all_tasks_json(found: Differences) -> dict[str, Any]:
+    keys = [(label, ALL_TASKS) for label in found.labels if ALL_TASKS in found.columns]
+    return {
+        key[0]: {
+            **found.found[key].difference.to_dict(),
+            "p_value": found.found[key].p_value,
+            "p_corrected": found.corrected.get(key),
+        }
+        for key in keys
+    }
 
 
 def _seeds_json(results: Results, task: str) -> dict[str, Any]:

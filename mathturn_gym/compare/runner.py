@@ -88,9 +88,8 @@ def open_matrix(matrix: Matrix, command: str = "", against: str | None = None) -
     data["cells"] = [cell.to_json() for cell in cells.values()]
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_json(
-        out / "matrix.json", data
-    )  # first of all: a folder is a comparison's, or empty, whenever a process is killed
+    # First of all: a folder is a comparison's, or empty, whenever a process is killed.
+    write_json(out / "matrix.json", data)
     for cell in matrix.cells():
         CellFolder(out, cell).prepare()
     return list(cells.values())
@@ -123,11 +122,7 @@ def read_cells(out: str | Path) -> list[Cell]:
 
 
 def run_matrix(
-    out: str | Path,
-    *,
-    jobs: int = 2,
-    observer: Observer | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    out: str | Path, *, jobs: int = 2, observer: Observer | None = None, interrupted: Callable[[], bool] = lambda: False
 ) -> bool:
     """Runs every cell of a folder that has no result yet, `jobs` at a time, each in a process with one thread.
 

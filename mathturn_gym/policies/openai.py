@@ -228,12 +228,7 @@ class OpenAIPolicy:
     # ---- weights and the end
 
     def update_weights(
-        self,
-        path: str | Path,
-        *,
-        version: int | None = None,
-        mode: PauseMode = "wait",
-        adapter: bool = False,
+        self, path: str | Path, *, version: int | None = None, mode: PauseMode = "wait", adapter: bool = False
     ) -> int:
         """Has every replica load a checkpoint; new requests wait meanwhile.
 

@@ -159,9 +159,7 @@ def _names(labels: Sequence[tuple[float, float, str, int]], plane: _Plane) -> li
     free = plane.height - plane.room[1] - 13 * len(ordered)  # so that the lowest name is still on the paper
     for place, (y, x, name, color) in enumerate(ordered):
         last = max(min(y, free + 13 * (place + 1)), last + 13)
-        line = " ".join(visible(name).split())
-        short = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-        parts.append(_text(x + 7, last + 4, short, f"fill-{color}"))
+        parts.append(_text(x + 7, last + 4, _shortened(name), f"fill-{color}"))
     return parts
 
 
@@ -301,9 +299,12 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 def _label(label: str, middle: float) -> str:
     """A row's name, shortened where it is too long; hovering tells all of it."""
-    line = " ".join(visible(label).split())
-    short = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-    return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, short, 'end')}</g>"
+    return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, _shortened(label), 'end')}</g>"
+
+
+def _shortened(name: str) -> str:
+    line = " ".join(visible(name).split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _tooltip(name: str, figure: Estimate) -> str:

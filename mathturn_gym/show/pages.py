@@ -30,17 +30,11 @@ _MANY: Final = 10  # tables with more columns are set more tightly
 
 
 class Chart(NamedTuple):
-    """A drawing with its title.
-
-    Attributes:
-        title: Above it.
-        drawing: From `show.charts`.
-        words: How to read it; may be empty.
-    """
+    """A drawing with its title."""
 
     title: str
-    drawing: Markup
-    words: str = ""
+    drawing: Markup  # from `show.charts`
+    words: str = ""  # how to read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,12 +215,7 @@ class TokenLevelEnv(TokenView):
         force_end: bool = False,
     ) -> None:
         super().__init__(
-            env,
-            action_ids=action_ids,
-            allowed_ids=allowed_ids,
-            window=window,
-            pinned=pinned,
-            observation=observation,
+            env, action_ids=action_ids, allowed_ids=allowed_ids, window=window, pinned=pinned, observation=observation
         )
         if force_end and not self._closing.any():
             raise InvalidValueError(

@@ -46,12 +46,7 @@ class WholeAnswerEnv(TokenView):
         observation: str = "ids",
     ) -> None:
         super().__init__(
-            env,
-            action_ids=action_ids,
-            allowed_ids=allowed_ids,
-            window=window,
-            pinned=pinned,
-            observation=observation,
+            env, action_ids=action_ids, allowed_ids=allowed_ids, window=window, pinned=pinned, observation=observation
         )
         self.action_space = spaces.MultiDiscrete([len(self.action_ids)] * self.max_answer_ids)
 

@@ -13,25 +13,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Learner, Part, State
+from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Learner, State
 from mathturn_gym.baselines.algorithms._credit import differ
 
 if TYPE_CHECKING:
     import torch
 
     from mathturn_gym.baselines.algorithms._base import Metrics
-    from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.episodes.packing.batch import PackedBatch
     from mathturn_gym.types import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
-    """An algorithm with a separate critic, and PPO's clipped loss."""
+    """An algorithm with a separate critic, and PPO's clipped loss.
 
-    discount: float = 1.0  # per turn, in [0, 1]
-    gae_lambda: float = 0.95  # lambda of the generalized advantages, in [0, 1]
-    # Learning rate of the critic, scheduled like the policy's; None is the policy's.
+    Args:
+        discount: Per turn, in [0, 1].
+        gae_lambda: Lambda of the generalized advantages, in [0, 1].
+        critic_learning_rate: Learning rate of the critic, scheduled like the policy's; None is the policy's.
+    """
+
+    discount: float = 1.0
+    gae_lambda: float = 0.95
     critic_learning_rate: float | None = None
 
     @abstractmethod
@@ -60,23 +64,13 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
             return judged.replace_tensors({"advantages": judged.advantages.new_zeros(judged.advantages.shape)})
         return judged
 
-    def loss(self, logprobs: torch.Tensor, part: Part, state: CriticState) -> PolicyLoss:
-        """The clipped objective, a mean over tokens."""
-        return self.clipped(part, logprobs)
-
 
 class CriticState(State):
-    """The critic of a run, with its optimizer.
-
-    Args:
-        algorithm: Decides at which tokens the critic is trained.
-        trainer: The run's trainer.
-    """
+    """The critic of a run, with its optimizer; the algorithm decides at which tokens it is trained."""
 
     def __init__(self, algorithm: CriticAlgorithm, trainer: Learner) -> None:
-        from mathturn_gym.baselines.algorithms._value_network import (
-            ValueNetwork,  # loads torch, which options do not need
-        )
+        # Here, because it loads torch, which options do not need.
+        from mathturn_gym.baselines.algorithms._value_network import ValueNetwork
 
         self.trainer, self._algorithm = trainer, algorithm
         self.critic = ValueNetwork(trainer.policy.model)

@@ -165,16 +165,24 @@ _DQN: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCritic(ClassicAlgorithm):
-    """An algorithm with an actor and a critic."""
+    """An algorithm with an actor and a critic.
 
-    share_trunk: bool = True  # actor and critic read one extractor; else each has its own
+    Args:
+        share_trunk: Actor and critic read one extractor; else each has its own.
+    """
+
+    share_trunk: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueBased(ClassicAlgorithm):
-    """An algorithm that learns values of actions."""
+    """An algorithm that learns values of actions.
 
-    exploration_steps: int = 40_000  # tokens over which the share of random actions falls to its final value
+    Args:
+        exploration_steps: Tokens over which the share of random actions falls to its final value.
+    """
+
+    exploration_steps: int = 40_000
 
     def __post_init__(self) -> None:
         """Checks the steps."""
