@@ -269,7 +269,10 @@ def test_files_from_before_texts_were_kept_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.replace_schema_metadata({}), "schema must be 'mathturn_gym.episode' version 1, got None"),
+        (
+            lambda t: t.replace_schema_metadata({"schema": "other"}),
+            "schema must be 'mathturn_gym.episode' version 1, got 'other' version None",
+        ),
         (
             lambda t: t.replace_schema_metadata({"schema": "mathturn_gym.episode", "schema_version": "9"}),
             "version '9'",
