@@ -70,6 +70,7 @@ class TrainingDisplay:
         if "train/acc@1" in metrics:
             self._train.append(metrics["train/acc@1"])
         evaluated = {name: value for name, value in metrics.items() if name.startswith("validation/")}
+        # Between evaluations the last one stays on the screen.
         self._validation = evaluated or self._validation
         completed, total = self._goal(metrics)
         self._progress.update(self._task, completed=completed, total=total)

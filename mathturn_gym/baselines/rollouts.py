@@ -31,6 +31,7 @@ class Ahead:
 
     def batch(self, first: int, size: int, play: Callable[[int], list[Episode]]) -> list[Episode]:
         """The batch of `size` episodes that begins with episode `first`; `play` plays one by its first index."""
+        # Asking for a batch begins those after it that may be played with weights this old.
         for start in range(first, first + size * (self._staleness + 1), size):
             if start not in self._batches:
                 self._batches[start] = self._thread.submit(play, start)
@@ -38,6 +39,7 @@ class Ahead:
 
     def between(self, play: Callable[[], T]) -> T:
         """Does something else with the engine (an evaluation), after the batches that are begun."""
+        # One thread: it waits its turn, and no two callers ask the engine at once.
         return self._thread.submit(play).result()
 
     def close(self) -> None:
@@ -70,6 +72,7 @@ def play_groups(
         if on_failure == "stop":
             raise
         _LOG.warning("an episode failed (%s): its group is played again", error)
+        # What has ended is kept: the same weights sampled it.
         done = {episode.index: episode for episode in error.finished}
         failure = error
     end = first + episodes

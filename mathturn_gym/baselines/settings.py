@@ -118,6 +118,7 @@ class Budget:
         most = self.iterations(batch_episodes)
         by_tokens = 0.0 if self.tokens is None else tokens / self.tokens
         by_all = 0.0 if self.total_tokens is None else total_tokens / self.total_tokens
+        # All is used in the last iteration, not after it: a schedule reaches its end.
         by_iterations = 0.0 if most is None else iteration / max(1, most - 1)
         return min(1.0, max(by_tokens, by_all, by_iterations))
 
@@ -262,6 +263,7 @@ class Optimization:
         if self.betas is not None:
             if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
                 raise InvalidValueError(f"optimization.betas must be two numbers, got {self.betas!r}")
+            # JSON and TOML have lists, and a list is not hashable.
             object.__setattr__(self, "betas", tuple(self.betas))
         betas = [] if self.betas is None else [(f"betas[{i}]", value) for i, value in enumerate(self.betas)]
         return betas if self.momentum is None else [*betas, ("momentum", self.momentum)]
@@ -301,6 +303,7 @@ class Optimization:
         >>> half.rate(0, 0.0), half.rate(4, 0.25)
         (0.5, 0.75)
         """
+        # Above 0 from the first iteration on: a step of size 0 would waste its batch.
         rise = min(1.0, (iteration + 1) / (self.warmup + 1))
         if self.schedule == "constant" or not self.learning_rate:
             return rise
@@ -419,7 +422,7 @@ class RunConfig:
             raise InvalidValueError(
                 "optimization.dynamic_sampling decides after each batch what is played next: with it, max_staleness must be 0"
             )
-        self.algorithm.check(self)
+        self.algorithm.check(self)  # last, so that it can rely on all other parts
 
     def to_json(self) -> dict[str, Any]:
         """Returns the config in plain JSON types."""

@@ -168,6 +168,7 @@ class Trainer(Session):
             checkpoint = self.newest(folder) if resume else None
             if checkpoint is not None:
                 self.load(checkpoint)
+            # From the start, the evaluation before training is written again as well.
             folder.start_metrics(self.iteration if self.iteration else -1)
             status, message = self._iterate(folder, report, interrupted)
         episodes = self.iteration * self.config.optimization.batch_episodes
@@ -212,9 +213,11 @@ class Trainer(Session):
 
     def step(self) -> Metrics:
         """Plays a batch of episodes, learns from them, and returns the iteration's metrics."""
+        # Counted here alone: evaluations use up no budget of CPU seconds.
         began, cpu = time.perf_counter(), time.process_time()
         drawn = self.draw()
         played = time.perf_counter()
+        # An engine on the same device must not compute, or hold its memory, during the update.
         with nullcontext() if self._rollout is None else self._rollout.held():
             metrics = self._learn(drawn)
         taken = time.perf_counter()
@@ -248,6 +251,7 @@ class Trainer(Session):
         self.drawn += len(episodes)
         self.tokens += sampled
         self.total_tokens += sum(len(episode.ids) for episode in episodes)
+        # Also drops the caches, whose keys and values are of the old weights.
         self._policy.version = self.iteration
         figures |= self._synced()
         turns = sum(episode.num_turns for episode in episodes)
@@ -332,6 +336,7 @@ class Trainer(Session):
 
         def play(first: int, count: int) -> list[Episode]:
             with self.autocast():
+                # In the precision of training: ratios compare log-probs of both.
                 return collect(env, self._sampler, count, seed=seed, first_index=first, **options)
 
         def batch(first: int) -> list[Episode]:
@@ -443,6 +448,7 @@ class Trainer(Session):
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
         """The batch's episodes in parts, shuffled again for each epoch; `name`, seed and iteration decide the order."""
         options = self.config.optimization
+        # Of seed and iteration alone: a resumed run shuffles as an uninterrupted one.
         rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
         return [
             select_episodes(batch, episodes)
@@ -543,6 +549,7 @@ class Trainer(Session):
         try:
             self._optimizer.load(state.tensors, "policy", state.steps)
             self.state.load(state.numbers, state.tensors)
+            # Versions only rise, and the weights that were loaded first have 0.
             self.load_weights(Path(checkpoint), version=max(1, state.iteration))
             self._synced()
             if self._curriculum is not None:
@@ -584,6 +591,7 @@ class Trainer(Session):
             outs: list[Metrics] = []
             sizes: list[float] = []
             for part in self.parts(kept):
+                # Without a signal only the metrics are wanted: no graph is kept for a step that is not taken.
                 with torch.set_grad_enabled(learned):
                     out = self.loss_of(part, minibatch)
                 if learned:
@@ -595,6 +603,7 @@ class Trainer(Session):
                 sizes.append(size)
             norm = self._optimizer.step(rate) if learned else 0.0
             figure = self.merged(outs, sizes)
+            # Before anything is written: the checkpoint stays the last one that was finite.
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
@@ -782,4 +791,5 @@ def merged_metrics(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
     found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    # A maximum of maxima: the mean over parts would hide the one ratio that matters.
     return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}

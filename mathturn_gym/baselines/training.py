@@ -187,8 +187,10 @@ def _train(
     overwrite: bool,
     on_progress: Callable[[Metrics], None] | None,
 ) -> TrainResult:
+    # A split that is not played may share prompts: nothing is measured on it.
     measured = {"validation": config.evaluation.episodes, "test": config.evaluation.test_episodes}
     config.env.check_splits(*(split for split, episodes in measured.items() if episodes))
+    # From here on Ctrl-C sets a flag: a checkpoint is never half written.
     with interrupt_flag() as interrupted:
         prepare = SESSIONS[config.algorithm.kind] if engine is None else engine.prepare
         session = prepare(config, policy)  # first: a config that does not fit leaves no folder behind

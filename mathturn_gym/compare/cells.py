@@ -155,6 +155,7 @@ class CellFolder:
         return latest
 
     def _done(self, result: Mapping[str, Any]) -> Outcome:
+        # A result that was copied from another cell would be counted as this one's.
         for name, wanted in (("task", Path(self.cell.task).stem), ("seed", self.cell.seed)):
             if result.get(name) != wanted:
                 raise CheckpointError(

@@ -32,6 +32,7 @@ class CompareDisplay(Observer):
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or terminal()
+        # Transient: finished runs print lines of their own, which stay.
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._started = time.monotonic()
         self._jobs = 1
@@ -113,6 +114,7 @@ class CompareDisplay(Observer):
         now = sum(share_of(cell, row) for cell, row in running)
         done = self._done + self._failed - self._at_start + now
         left = self._total - self._at_start - done
+        # Too early: what was done so far is mostly the start of processes.
         if done < 0.05 or elapsed < 5:
             return ""
         return f", {minutes(elapsed)} so far, about {minutes(elapsed * left / done)} to go"

@@ -139,6 +139,7 @@ def make_report(
     drawn |= {f"aggregates-{view}": chart for view, chart in zip(results.views, pooled, strict=False) if chart}
     drawn |= {f"profiles-{view}": chart for view, chart in zip(results.views, profiles, strict=False)}
     for name, chart in drawn.items():
+        # Also as files, for papers and slides.
         write_atomically(folder / f"{name}.svg", standalone(chart.drawing))
     made_with = [str(written.get("command", "")), *(f"{name} {version}" for name, version in _facts().items())]
     sections = [
@@ -216,6 +217,7 @@ def _write_raw(folder: Path, results: Results, found: Differences | None, resamp
     against = None if found is None else found.reference
     turns = max(results.turns(task) for task in results.tasks)
     names = [f"acc@{k}" for k in range(1, turns + 1)]
+    # Replaced as a whole: who reads it while a report is made again sees one of the two.
     with replacing(folder / "results.csv") as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_total_tokens", "budget_cpu_s"]

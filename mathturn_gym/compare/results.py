@@ -163,6 +163,7 @@ class Results:
 
     def _limit(self, task: str, axis: str) -> Outcome | None:
         done = [one for one in self.of(None, task) if one.status == "finished"]
+        # A run that stopped early has used less by choice: it sets the limit only where no run was longer.
         done = done or [one for one in self.of(None, task) if one.status == "stopped_early"]
         return min(done, key=lambda one: used_of(one, axis), default=None)
 
@@ -181,6 +182,7 @@ def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
     values = [_at_turn(point.figures, turn) for point in outcome.curve]
     if None in values or any(late < early for early, late in pairwise(where)):
         return None
+    # `np.interp` keeps the last value: so does a run after its last evaluation.
     return float(np.interp(at, where, np.array(values, dtype=np.float64)))
 
 

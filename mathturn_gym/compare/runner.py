@@ -180,6 +180,7 @@ def _run(waiting: list[CellFolder], jobs: int, observer: Observer, interrupted: 
 
 def _start(folder: CellFolder) -> _Running:
     folder.prepare()
+    # One thread a run: its numbers depend neither on the machine's cores nor on what runs beside it.
     environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1"), "TOKENIZERS_PARALLELISM": "false"}
     # The process sees the modules that this one sees, and those of the folder that it was started in.
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), str(Path.cwd())]))
@@ -201,6 +202,7 @@ def _note_failure(one: _Running, stopping: bool) -> None:
         one.folder.outcome().done
         or code == 0
         or one.folder.has_failed
+        # Stopped on request: by our own exit codes, or by the signal before Python could handle it.
         or (stopping and code in (3, 130, -signal.SIGINT))
     ):
         return

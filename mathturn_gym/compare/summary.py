@@ -92,9 +92,11 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
         table.rows.append([label + marks, runs, *map(with_interval, found[label])])
     gap = names.index("optimality gap")
     values = [list(map(_value, found[label])) for label in ranked]
+    # Of the optimality gap, the smallest is the best.
     _mark_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
     table = table.without_repeats(2)
     mean = names.index("mean")
+    # Where no score is above 1, the gap is 1 minus the mean: a column that says nothing more.
     if all(abs((row[gap] or 0.0) + (row[mean] or 0.0) - 1) < 1e-9 for row in values if row[mean] is not None):
         table = table.without("optimality gap")
     return table
@@ -188,6 +190,7 @@ def seed_table(results: Results) -> Table:
 def best_first(results: Results, view: str) -> list[str]:
     """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first."""
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
+    # Two resamples: the value orders the rows, its interval is not read.
     return _ranked({label: [aggregate(own, center(results), resamples=2)] for label, own in scores.items()})
 
 

@@ -60,6 +60,7 @@ def paired_differences(results: Results, against: str | None = None) -> Differen
     reference = ranked[0] if against is None else against
     labels = list(dict.fromkeys(label for label in (*ranked, *rest) if label != reference))
     pairs = [(label, reference) for label in labels]
+    # The best row was chosen by its results, which has looked at every pair.
     if against is None:
         pairs += list(combinations(labels, 2))
     every = {

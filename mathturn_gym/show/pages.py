@@ -95,6 +95,7 @@ def render_page(
 def content_policy(styles: str, scripts: Sequence[str], rules: Mapping[str, str]) -> str:
     """Returns a content security policy under which only these styles and scripts work."""
     every = {
+        # Nothing is fetched: a page that was sent to someone tells no server that it was opened.
         "default-src": "'none'",
         "script-src": " ".join(map(_digest, scripts)) or "'none'",
         "style-src": _digest(styles),
@@ -121,7 +122,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(asset),
         autoescape=True,
         finalize=_shown,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a misspelt name in a template is an error, not an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -63,6 +63,7 @@ class AsyncCausalLMPolicy:
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._cancelled: SimpleQueue[_Request] = SimpleQueue()
         self._closed = False
+        # A daemon: a program that forgets `close` can still end.
         self._thread = threading.Thread(target=self._work, name="decoding", daemon=True)
         self._thread.start()
 

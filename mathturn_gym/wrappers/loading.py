@@ -267,6 +267,7 @@ def _server(config: PolicyConfig, place: str) -> Any:
         )
     options = dict(config.options)
     if config.max_batch_size is not None:
+        # What decodes together on a server is the requests under way.
         options.setdefault("concurrency", config.max_batch_size)
     return OpenAIPolicy(
         place.split(","),

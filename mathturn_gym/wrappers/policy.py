@@ -124,6 +124,7 @@ class CausalLMPolicy:
             self._mask(grammar)
         self._rng = np.random.default_rng(seed)
         self._runner = ModelRunner(self.model, self.vocab_size, self.pad_id)
+        # Without a top_k the ids that could be drawn may be all of the vocabulary, at every place.
         kept = min(top_k, self.vocab_size) if support else 0
         self.keeps_support = kept > 0
         self._outputs: dict[str, Any] = {"raw": raw_logprobs, "entropies": entropies, "support": kept}
@@ -201,6 +202,7 @@ class CausalLMPolicy:
         (path / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word
         facts: dict[str, Any] = {**dataclasses.asdict(self.sampling), "grammar": self.grammar}
         if hasattr(self.model, "peft_config") and self._base is not None:
+            # An adapter alone does not say which model it was trained around.
             facts["model"] = self._base
         (path / "policy.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -427,6 +429,7 @@ class CausalLMPolicy:
         """Does something that must not happen during a step: here, or in the thread that is decoding."""
         done: Future[None] = Future()
         self._actions.put((action, done))
+        # Either this thread gets the lock between two steps, or the decoding one runs the action itself.
         while not done.done():
             if self._lock.acquire(timeout=0.01):
                 try:

@@ -137,6 +137,7 @@ class TokenView(gym.Env[Any, Any]):
         observation = self._observation(context)
         self._context = context
         if terminated or truncated:
+            # A step after this must fail, and not play on in an episode that has ended.
             self._context = None
             info = {**info, "is_success": self._solved}
         return observation, float(reward), terminated, truncated, info

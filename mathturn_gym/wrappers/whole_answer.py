@@ -69,4 +69,5 @@ class WholeAnswerEnv(TokenView):
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """The allowed values of every entry, end to end, bool (max_completion_tokens * n,), as sb3-contrib takes them."""
+        # The same for every entry: those behind an end of turn have no effect.
         return np.tile(self._allowed, self.max_answer_ids)

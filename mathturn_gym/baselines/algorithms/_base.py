@@ -159,6 +159,7 @@ class BaseAlgorithm(ABC):
         """Checks the options that have well-known names."""
         for option in dataclasses.fields(self):
             name, value = option.name, getattr(self, option.name)
+            # None is this option's own default, and within no range.
             if value is None and option.default is None:
                 continue
             if name in _IN_0_1:
@@ -201,6 +202,7 @@ class BaseAlgorithm(ABC):
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types: the name, and every option."""
         kind = type(self)
+        # A short name that a user registered is known only once their module is imported: the path leads to it.
         ours = kind.__module__.startswith("mathturn_gym.")
         name = self.name if ours else f"{kind.__module__}:{kind.__qualname__}"
         return {"name": name, **dataclasses.asdict(self)}

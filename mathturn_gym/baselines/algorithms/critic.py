@@ -84,6 +84,7 @@ class CriticState(State):
         with torch.no_grad(), self.trainer.autocast():
             for rows, part in self.trainer.forward_parts(batch):
                 found = self.critic(part).float().cpu()
+                # A part is as wide as its own longest row.
                 values[rows, : found.shape[1]] = found
         return values
 
@@ -98,6 +99,7 @@ class CriticState(State):
                 at = judged(part)
                 with self.trainer.autocast():
                     values = self.critic(part)
+                # The value of a context stands at its last token: one before the token that follows it.
                 loss = (values[:, :-1][at[:, 1:]] - part.returns[at]).square().sum() / count
                 loss.backward()
                 error += float(loss.detach())

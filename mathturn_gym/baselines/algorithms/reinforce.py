@@ -141,6 +141,7 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
         values_BT = np.zeros(mask_BT.shape)
         for row, episode in enumerate(episodes):
             at = np.flatnonzero(mask_BT[row])
+            # The k1 estimate, token by token: its sum over a turn is the turn's.
             drift = episode.logprobs[at].astype(np.float64) - reference_BT[row, at]
             lengths = np.diff(episode.turn_spans, axis=1)[:, 0]
             values_BT[row, at] = token_returns(-self.reward_kl * drift, lengths, episode.rewards, self.discount)

@@ -119,6 +119,7 @@ class Sb3Policy:
         """
         if seeds is None:
             seeds = self._rng.integers(0, 2**63 - 1, len(contexts)).tolist()
+        # Checked here: `zip` would name none of the three.
         if not len(contexts) == len(max_tokens) == len(seeds):
             raise InvalidValueError(
                 f"max_tokens and seeds must have one entry per context ({len(contexts)}), got {len(max_tokens)} and"

@@ -64,6 +64,7 @@ def blocks(episodes: Sequence[ViewEpisode], texts: TokenTexts) -> Iterator[Block
 
 def pack_json(value: Any) -> str:
     """JSON types, deflated and in base64; NaN and infinities become null, which JSON knows."""
+    # NaN is no JSON: `JSON.parse` would refuse all of the page.
     return _pack(json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode())
 
 
