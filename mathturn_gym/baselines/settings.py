@@ -87,15 +87,7 @@ class Budget:
     def is_used_up(
         self, *, iteration: int, tokens: int, cpu_s: float, batch_episodes: int, total_tokens: int = 0
     ) -> bool:
-        """True once one of the limits is reached.
-
-        Args:
-            iteration: Iterations done.
-            tokens: Tokens sampled in them.
-            cpu_s: CPU seconds spent on them.
-            batch_episodes: Episodes per iteration.
-            total_tokens: All tokens of their episodes.
-        """
+        """True once one of the limits is reached, with what the iterations so far have used."""
         most = self.iterations(batch_episodes)
         return (
             (most is not None and iteration >= most)
@@ -107,13 +99,8 @@ class Budget:
     def share_used(self, *, iteration: int, tokens: int, batch_episodes: int, total_tokens: int = 0) -> float:
         """Share of the budget that is used when an iteration begins, in [0, 1].
 
-        CPU seconds do not count: learning rates follow this share, and a repeated run must be the same.
-
-        Args:
-            iteration: The iteration, from 0.
-            tokens: Tokens sampled before it.
-            batch_episodes: Episodes per iteration.
-            total_tokens: All tokens of the episodes before it.
+        CPU seconds do not count: learning rates follow this share, and a repeated run must be the same. Iterations count
+        from 0, and tokens are those before it.
         """
         most = self.iterations(batch_episodes)
         by_tokens = 0.0 if self.tokens is None else tokens / self.tokens
@@ -293,11 +280,7 @@ class Optimization:
             )
 
     def rate(self, iteration: int, share_used: float) -> float:
-        """Factor of the learning rate in an iteration.
-
-        Args:
-            iteration: From 0.
-            share_used: Result of `Budget.share_used`.
+        """Factor of the learning rate in an iteration, from 0, at a share of the budget (`Budget.share_used`).
 
         >>> half = Optimization(learning_rate=1.0, schedule="linear", warmup=1)
         >>> half.rate(0, 0.0), half.rate(4, 0.25)
@@ -348,12 +331,7 @@ class Evaluation:
             )
 
     def is_due(self, iteration: int, before: float, used: float) -> bool:
-        """True if the run is evaluated after an iteration.
-
-        Args:
-            iteration: Iterations done.
-            before: Share of the budget that was used before the last one.
-            used: Share that is used now.
+        """True if the run is evaluated after an iteration that began and ended with these shares of the budget used.
 
         >>> [Evaluation(every=0, times=10).is_due(1, *shares) for shares in ((0.08, 0.11), (0.11, 0.19))]
         [True, False]

@@ -24,10 +24,7 @@ class VLLMPolicy(StreamedBatches):
     Args:
         model: A checkpoint's folder or hub name.
         tokenizer: The served model's; kept for who makes an environment with it.
-        temperature: See `Sampling`.
-        top_p: See `Sampling`.
-        top_k: See `Sampling`.
-        min_p: See `Sampling`.
+        temperature, top_p, top_k, min_p: See `Sampling`.
         stop_ids: Ids that end a completion, besides the model's own end of sequence.
         version: Version of the weights.
         **engine: Of `vllm.LLM`: dtype, enforce_eager, max_model_len, …; with return_sampling_mask=True, completions of

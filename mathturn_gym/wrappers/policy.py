@@ -51,10 +51,7 @@ class CausalLMPolicy:
         device: Where to move the model; None leaves it where it is.
         dtype: What to convert the model to; None leaves it. Cached and uncached log-probs agree to about 1e-5 in
             float32 and only to about 0.1 in bfloat16.
-        temperature: See `Sampling`.
-        top_p: See `Sampling`.
-        top_k: See `Sampling`.
-        min_p: See `Sampling`.
+        temperature, top_p, top_k, min_p: See `Sampling`.
         stop_ids: Ids that end a completion; they are sampled, so they stay its last id. None takes the end-of-sequence
             ids of tokenizer and model config. A checkpoint's `generation_config.json` is never applied.
         pad_id: Id to pad contexts with (masked out, so any will do); None takes the tokenizer's, the config's, or 0.

@@ -22,10 +22,7 @@ class WholeAnswerEnv(TokenView):
     Args:
         env: A `MathMultiTurnEnv`, wrapped or not, or its id; there are `max_completion_tokens` entries.
         action_ids: Entry a stands for `action_ids[a]`. None makes every id an entry's value.
-        allowed_ids: See `TokenLevelEnv`.
-        window: See `TokenLevelEnv`.
-        pinned: See `TokenLevelEnv`.
-        observation: "ids" or "dict".
+        allowed_ids, window, pinned, observation: See `TokenLevelEnv`.
 
     Raises:
         InvalidValueError: an argument is outside what is allowed.

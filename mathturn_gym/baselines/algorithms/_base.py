@@ -219,14 +219,9 @@ class State:
     """State of an algorithm between iterations; this one is empty."""
 
     def update(self, batch: PackedBatch, rate: float) -> Metrics:
-        """Updates the state from a batch, before the policy's update (a critic is trained here).
+        """Updates the state from what `credit` returned, before the policy's update (a critic is trained here).
 
-        Args:
-            batch: What `credit` has made of the iteration's episodes.
-            rate: The factor of the learning rate's schedule.
-
-        Returns:
-            Figures to log, by name.
+        `rate` is the factor of the learning rate's schedule. Returns figures to log, by name.
         """
         return {}
 
