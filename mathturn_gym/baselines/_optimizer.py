@@ -16,7 +16,7 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, insta
 
 _STEP: Final = "step"
 _BETAS: Final = (0.9, 0.95)
-_EPS: Final = 1e-5
+_EPS: Final = 1e-5  # with torch's 1e-8 the format of answers drifts, see `Optimization.eps`
 
 
 class Optimizer:
@@ -73,6 +73,7 @@ class Optimizer:
         found: dict[str, torch.Tensor] = {}
         for parameter_name, parameter in self._named.items():
             for kind, kept in self._optimizer.state.get(parameter, {}).items():
+                # The step count is a number of the run's state: `load` gets it from there.
                 if kind == _STEP or not isinstance(kept, torch.Tensor):
                     continue
                 whole = _plain(kept)  # of all ranks: each has to call it

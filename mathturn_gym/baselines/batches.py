@@ -85,8 +85,8 @@ _LOG = logging.getLogger(__name__)
 
 _NOTHING: Final = 1e-6  # advantages below this share of the returns' size are rounding
 _DRY: Final = 3  # skipped iterations in a row after which a warning is logged
+# A warning is logged when the entropy exceeds _FACTOR times its first value plus _RISE nats.
 _RISE, _FACTOR = 0.5, 2.0
-"""A warning is logged when the entropy exceeds _FACTOR times its first value plus _RISE nats."""
 
 
 def has_advantage(batch: PackedBatch) -> bool:
@@ -193,6 +193,7 @@ def importance_weights(gap: torch.Tensor, batch: PackedBatch, level: ImportanceL
         level: "token"; or all tokens of a turn or of an episode have the product of their ratios.
     """
     count, segment = batch.segments(level)
+    # A sum of logs: the product of a thousand ratios could leave float32 on the way.
     return gap.new_zeros(count).index_add(0, segment, gap).exp()[segment]
 
 
@@ -204,5 +205,6 @@ def without_cut_off(batch: PackedBatch) -> PackedBatch:
         flags = batch.facts[episode]["turn_truncated"]
         kept[row, : len(flags)] = ~np.asarray(flags, np.bool_)
     table = torch.from_numpy(kept).to(batch.device)
+    # Prompts and feedback have no turn (-1): whatever the table says of them, they are masked.
     rows = torch.arange(batch.num_rows, device=batch.device)[:, None].expand_as(batch.turn_index)
     return batch.replace_tensors({"loss_mask": batch.loss_mask & table[rows, batch.turn_index.long().clamp(min=0)]})

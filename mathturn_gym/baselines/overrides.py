@@ -59,6 +59,7 @@ def nested(settings: Mapping[str, Any], algorithm: type[BaseAlgorithm], env_id: 
     {'algorithm': {'clip': 0.1}, 'evaluation': {'every': 5}, 'seed': 3}
     """
     found: dict[str, Any] = {}
+    # Made only for a bare name: the fields of a classic algorithm load its library.
     fields: Mapping[str, tuple[str, ...]] | None = None
     for name, value in settings.items():
         part, dot, field = name.partition(".")

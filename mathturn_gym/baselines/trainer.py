@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -168,6 +168,7 @@ class Trainer(Session):
             checkpoint = self.newest(folder) if resume else None
             if checkpoint is not None:
                 self.load(checkpoint)
+            # From the start, the evaluation before training is written again as well.
             folder.start_metrics(self.iteration if self.iteration else -1)
             status, message = self._iterate(folder, report, interrupted)
         episodes = self.iteration * self.config.optimization.batch_episodes
@@ -212,9 +213,11 @@ class Trainer(Session):
 
     def step(self) -> Metrics:
         """Plays a batch of episodes, learns from them, and returns the iteration's metrics."""
+        # Counted here alone: evaluations use up no budget of CPU seconds.
         began, cpu = time.perf_counter(), time.process_time()
         drawn = self.draw()
         played = time.perf_counter()
+        # An engine on the same device must not compute, or hold its memory, during the update.
         with nullcontext() if self._rollout is None else self._rollout.held():
             metrics = self._learn(drawn)
         taken = time.perf_counter()
@@ -248,6 +251,7 @@ class Trainer(Session):
         self.drawn += len(episodes)
         self.tokens += sampled
         self.total_tokens += sum(len(episode.ids) for episode in episodes)
+        # Also drops the caches, whose keys and values are of the old weights.
         self._policy.version = self.iteration
         figures |= self._synced()
         turns = sum(episode.num_turns for episode in episodes)
@@ -265,13 +269,13 @@ class Trainer(Session):
         }
 
     @property
+    def _used(self) -> dict[str, int]:
+        counts = {"iteration": self.iteration, "tokens": self.tokens, "total_tokens": self.total_tokens}
+        return {**counts, "batch_episodes": self.config.optimization.batch_episodes}
+
+    @property
     def _share_used(self) -> float:
-        return self.config.budget.share_used(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            batch_episodes=self.config.optimization.batch_episodes,
-        )
+        return self.config.budget.share_used(**self._used)
 
     def _watch_mismatch(self, figures: Metrics) -> None:
         """Warns, once, where another engine with the newest weights gives its own ids other log-probs than the trainer does."""
@@ -332,6 +336,7 @@ class Trainer(Session):
 
         def play(first: int, count: int) -> list[Episode]:
             with self.autocast():
+                # In the precision of training: ratios compare log-probs of both.
                 return collect(env, self._sampler, count, seed=seed, first_index=first, **options)
 
         def batch(first: int) -> list[Episode]:
@@ -400,13 +405,7 @@ class Trainer(Session):
     @property
     def done(self) -> bool:
         """True once the budget is used up."""
-        return self.config.budget.is_used_up(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            cpu_s=self.cpu_s,
-            batch_episodes=self.config.optimization.batch_episodes,
-        )
+        return self.config.budget.is_used_up(cpu_s=self.cpu_s, **self._used)
 
     # ---- called by algorithms
 
@@ -436,13 +435,10 @@ class Trainer(Session):
         self, batch: PackedBatch, advantages_BT: npt.NDArray[Any], returns_BT: npt.NDArray[Any] | None = None
     ) -> PackedBatch:
         """The batch with other advantages, and with other returns where they are given; float (B, T) each."""
-        given = {"advantages": advantages_BT, "returns": returns_BT}
-        tensors = {
-            name: torch.from_numpy(values.astype(np.float32)).to(batch.device)
-            for name, values in given.items()
-            if values is not None
-        }
-        return batch.replace_tensors(tensors)
+        given = {"advantages": advantages_BT, **({} if returns_BT is None else {"returns": returns_BT})}
+        return batch.replace_tensors(
+            {name: torch.from_numpy(values.astype(np.float32)).to(batch.device) for name, values in given.items()}
+        )
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision that models are called in, in sampling and training alike."""
@@ -452,6 +448,7 @@ class Trainer(Session):
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
         """The batch's episodes in parts, shuffled again for each epoch; `name`, seed and iteration decide the order."""
         options = self.config.optimization
+        # Of seed and iteration alone: a resumed run shuffles as an uninterrupted one.
         rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
         return [
             select_episodes(batch, episodes)
@@ -483,11 +480,10 @@ class Trainer(Session):
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
-        shares: Sequence[Sequence[int]]
+        shares: Sequence[Any]
         if options.micro_batch_tokens is None:
             count = min(options.minibatches * options.accumulate, batch.num_rows)
-            parts = np.array_split(np.arange(batch.num_rows), count)
-            shares = [part.tolist() for part in parts]
+            shares = [part.tolist() for part in np.array_split(np.arange(batch.num_rows), count)]
         else:
             shares = micro_batch_rows(batch, max_tokens=options.micro_batch_tokens, long_alone=True)
         for rows in shares:
@@ -553,6 +549,7 @@ class Trainer(Session):
         try:
             self._optimizer.load(state.tensors, "policy", state.steps)
             self.state.load(state.numbers, state.tensors)
+            # Versions only rise, and the weights that were loaded first have 0.
             self.load_weights(Path(checkpoint), version=max(1, state.iteration))
             self._synced()
             if self._curriculum is not None:
@@ -594,6 +591,7 @@ class Trainer(Session):
             outs: list[Metrics] = []
             sizes: list[float] = []
             for part in self.parts(kept):
+                # Without a signal only the metrics are wanted: no graph is kept for a step that is not taken.
                 with torch.set_grad_enabled(learned):
                     out = self.loss_of(part, minibatch)
                 if learned:
@@ -605,11 +603,13 @@ class Trainer(Session):
                 sizes.append(size)
             norm = self._optimizer.step(rate) if learned else 0.0
             figure = self.merged(outs, sizes)
+            # Before anything is written: the checkpoint stays the last one that was finite.
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
-        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
-        return {**means, **corrections, **drift, "skipped": float(not learned)}
+        over_steps = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        over_steps["ratio_max"] = max(figure["ratio_max"] for figure in figures)
+        return {**over_steps, **corrections, **drift, "skipped": float(not learned)}
 
     def _drift(self, batch: PackedBatch) -> Metrics:
         """KL to the initial policy on the sampled batch. Empty if the loss already logs it or `log_kl` is off."""
@@ -670,8 +670,10 @@ class Trainer(Session):
         return copy.deepcopy(self.model).eval().requires_grad_(False)
 
     def _reference_of(self, part: PackedBatch) -> torch.Tensor:
-        with torch.no_grad(), _as_reference(self.model, self._reference) as model:
-            return self._logprobs(model, part)[0]
+        """Log-probs under the initial model: the frozen copy, or the model with its adapter switched off."""
+        frozen = self._reference
+        with torch.no_grad(), self.model.disable_adapter() if frozen is None else nullcontext():
+            return self._logprobs(self.model if frozen is None else frozen, part)[0]
 
     def _logprobs(
         self, model: Any, part: PackedBatch, *, entropy_graph: bool = False
@@ -785,24 +787,10 @@ def _checkpoint_gradients(model: Any) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
 
 
-@contextmanager
-def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
-    """Yields the initial model: the frozen copy, or the model with its adapter disabled."""
-    if frozen is not None:
-        yield frozen
-        return
-    with model.disable_adapter():
-        yield model
-
-
 def merged_metrics(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
     """Combines the metrics of parts: losses, entropy and KL are shares of the whole and add up, others are token means."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
     found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    # A maximum of maxima: the mean over parts would hide the one ratio that matters.
     return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
-
-
-def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
-    """How a metric is combined over gradient steps: the maximum or the mean."""
-    return np.max if name == "ratio_max" else np.mean

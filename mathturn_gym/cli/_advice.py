@@ -31,8 +31,10 @@ def _cut_off(episodes: Sequence[Episode], turns: int, config: EnvConfig) -> str 
         return None
     said = f"{len(cut) / turns:.0%} of {turns:,} turns were cut off by their budget of {budget} tokens"
     shorter = sum(bool(episode.budgets) and episode.budgets[k] < budget for episode, k in cut)
+    # A budget below the one asked for: the context was nearly full, and a larger budget would not help.
     if 2 * shorter > len(cut):
         return f"{said}, most of them because the context was full: raise --max-context-tokens, or take fewer turns"
+    # An answer that was cut off inside a thought never began.
     thinking = sum(bool(episode.responses) and _is_thinking(episode.responses[k]) for episode, k in cut)
     change = f"raise --max-completion-tokens, to {4 * budget} say"
     if 2 * thinking > len(cut):
@@ -47,6 +49,7 @@ def _no_answer(
     episodes: Sequence[Episode], read_again: Sequence[Episode] | None, turns: int, config: EnvConfig
 ) -> str | None:
     """Turns in which no answer was found; those that were cut off are another matter, which is said above."""
+    # Cut-off turns are left out: their missing answer has another cause and another cure.
     silent = [
         (i, k)
         for i, episode in enumerate(episodes)
@@ -62,6 +65,7 @@ def _no_answer(
         right = sum(verdict.correct for verdict in found)
         said += f" that is marked (the last number or formula of {has} is an answer, of {right} the right one)"
     asked = " ".join(str(config.value(name) or "") for name in ("prompt_template", "system_prompt"))
+    # A policy that was not asked for a form cannot be blamed for another one.
     if "\\boxed" not in asked:
         return f"{said}: the prompt asks for no mark; {_ASK} does"
     return (

@@ -142,6 +142,7 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
     options.append(_parameter("env_set", list[str], _ENV_SET_HELP, ("--env-set",)))
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
+        # Keyword-only, so that options with defaults may stand before arguments without.
         own = parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
         parameters += options if parameter.name == "env" else [own]
 
@@ -161,6 +162,7 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(name: str, kind: Any, help_text: str, spellings: tuple[str, ...]) -> inspect.Parameter:
     panel = next((title for title, names in PANELS.items() if name in names), "Environment")
+    # A rare option works when it is typed; `--help` leaves it to --env-set, so that it fits one screen.
     option = typer.Option(*spellings, help=help_text, rich_help_panel=panel, hidden=name in RARE)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
@@ -169,6 +171,7 @@ def _parameter(name: str, kind: Any, help_text: str, spellings: tuple[str, ...])
 
 def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as keywords of `EnvConfig`, without those that were not given."""
+    # Typer gives None or [] for what was not typed: there the value of the run or the task holds.
     given = {name: value for name, value in options.items() if value not in (None, [])}
     fields = fields_of(given.pop("question_column", None), given.pop("answer_column", None))
     if fields is not None:
@@ -185,7 +188,7 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         found = parse_json(text)
     except ValueError:
-        found = None
+        found = None  # the same message as for JSON of another kind
     if not isinstance(found, dict):
         raise InvalidValueError(f"""{option} must be a JSON object, as '{{"enable_thinking": false}}', got {text!r}""")
     return found
@@ -200,6 +203,7 @@ def _term(text: str) -> tuple[str, Any]:
     try:
         return name, parse_json(value)
     except ValueError:
+        # No number: an import path, which making the environment resolves.
         return name, value
 
 
@@ -258,11 +262,13 @@ def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
     if engine == "ray":
         from mathturn_gym.neighbors.engines.ray import RayTraining
 
+        # A setting of the training; all others are of the workers.
         own = {name: settings.pop(name) for name in ("max_staleness",) if name in settings}
         return RayTraining(settings=_ray(settings, "max_staleness"), **own)
     if engine == "distributed":
         from mathturn_gym.neighbors.engines.distributed import DistributedTraining
 
+        # Checked here: the dataclass would raise a TypeError, and name no nearest setting.
         _check_known(settings, [one.name for one in dataclasses.fields(DistributedTraining)])
         return DistributedTraining(**settings)
     return None

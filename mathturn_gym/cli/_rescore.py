@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier.judge import JudgedVerifier
 
 
-_STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")
+_STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")  # the order of rows and columns
 Judge = Callable[[Sequence["Answer"]], list[dict[str, Any]]]
 
 
@@ -40,6 +40,7 @@ def is_log(path: Path) -> bool:
     """Whether a file or folder holds episodes or an evaluation's log rather than rows with `response` and `gold`."""
     from mathturn_gym.show.view.sources import holds_episodes
 
+    # JSON lines may be episodes, a trainer's log or plain rows: only their first line tells.
     if path.name.endswith(".jsonl") and path.is_file():
         try:
             check_not_sparse(path)
@@ -63,14 +64,17 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
             said = [message for message in episode.messages if message.role == "assistant"]
             for turn, message in enumerate(said):
                 verdict = message.verdict
+                # Without gold_in_info, the verdicts of an episode may still have its accepted answer.
                 gold = episode.gold or (() if verdict is None or not verdict.gold else (verdict.gold,))
                 if message.text is None or not gold:
                     what = "no accepted answer" if message.text is not None else "token ids alone, and no text"
                     left_out.append(f"{name}, turn {turn}: {what}")
                     continue
+                # What a log says of single turns comes before what it says of the episode.
                 recorded = None
                 if verdict is not None:
                     recorded = {"status": verdict.status.value, "answer": verdict.answer, "reason": verdict.reason}
+                # Of several turns, nothing says which one was right.
                 elif len(said) == 1 and episode.solved is not None:
                     recorded = {"status": "right" if episode.solved else "wrong"}
                 answers.append(Answer(f"{name}/{turn}", message.text, tuple(gold), recorded=recorded, prompt=asked))
@@ -94,6 +98,7 @@ def compared_with(name: str, verifier: Verifier) -> Judge:
 
     if name == "recorded":
         return _recorded
+    # One setting differs from the verifier that is asked for, so that each change is due to it.
     settings: dict[str, Any] = {"form": verifier.form, "extract": verifier.extract}
     if name in ("boxed", "marked", "lenient"):
         settings["extract"] = name
@@ -119,6 +124,7 @@ def verdicts_of(verifier: Verifier | JudgedVerifier, answers: Sequence[Answer]) 
     from mathturn_gym.verifier import Verifier
 
     found: dict[int, Verdict] = {}
+    # A file may mix both kinds; `verify_batch` takes one at a time.
     for kind in ("response", "answer"):
         places = [index for index, one in enumerate(answers) if one.kind == kind]
         texts, golds = [answers[i].response for i in places], [answers[i].gold for i in places]
@@ -139,6 +145,7 @@ def _other(name: str, answers: Sequence[Answer], form: str) -> list[dict[str, An
     """What a verifier of somebody else says; it knows right and wrong, and sometimes hangs."""
     from mathturn_gym.verifier.audit import Case, run_audit
 
+    # In a process of its own: somebody else's verifier may hang, or end it.
     report = run_audit(name, [Case(one.gold[0], one.response, True, one.kind) for one in answers], form=form)
     says = {True: "right", False: "wrong", None: "undecided"}
     found = [{"status": says[value]} for value in report.found]

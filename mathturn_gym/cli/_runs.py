@@ -72,10 +72,12 @@ def policy_settings(policy: PolicyConfig, texts: Sequence[str]) -> dict[str, Any
     from mathturn_gym.baselines.overrides import parse_settings
 
     found = parse_settings(texts, "--policy-set")
+    # These have options of their own: of two values for one field, one would win without a word.
     for name, instead in (("model", "--policy"), ("seed", "--seed"), ("options", "--policy-set OPTION=VALUE")):
         if name in found:
             raise InvalidValueError(f"--policy-set {name}=…: give {instead}")
     fields = {one.name for one in dataclasses.fields(policy)}
+    # What no field is called is a keyword of the policy's class, which refuses what it does not know.
     options = {name: value for name, value in found.items() if name not in fields}
     own = {name: value for name, value in found.items() if name in fields}
     return {**own, "options": {**policy.options, **options}} if options else own
@@ -88,12 +90,7 @@ OwnCode = Annotated[
 
 
 def start_of(
-    policy: str | None,
-    task: str | None,
-    *,
-    max_completion_tokens: int,
-    given: Mapping[str, Any],
-    own_code: bool,
+    policy: str | None, task: str | None, *, max_completion_tokens: int, given: Mapping[str, Any], own_code: bool
 ) -> Start:
     """Policy and environment for what a user named.
 
@@ -113,6 +110,7 @@ def start_of(
             own = dataclasses.replace(own, **found.sampling)
         return Start(policy or f"task {task}", own, found.env, samples=found.samples)
     name = "builtin" if policy is None else policy
+    # A model's folder has a config.json too; metrics are a run's alone.
     if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
         from mathturn_gym.baselines.run_folder import read_config
         from mathturn_gym.env.config import code_of

@@ -23,22 +23,15 @@ if TYPE_CHECKING:
 
 
 @with_env_options
-@grouped(
-    {
-        "Budget of each run": ("tokens", "total_tokens", "cpu_seconds"),
-        "Report": ("figure", "against", "report"),
-    }
-)
+@grouped({"Budget of each run": ("tokens", "total_tokens", "cpu_seconds"), "Report": ("figure", "against", "report")})
 def compare(
     env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
     algorithms: Annotated[
-        str | None,
-        typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own."),
+        str | None, typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own.")
     ] = None,
     tasks: Annotated[
-        str | None,
-        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files."),
+        str | None, typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[
@@ -68,8 +61,7 @@ def compare(
         str, typer.Option(help="What is ranked and drawn: acc@1, acc@2, ..., or acc@K for all turns of a task.")
     ] = "acc@K",
     against: Annotated[
-        str | None,
-        typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default."),
+        str | None, typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print every table, not only the verdict.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs, and what they may cost.")] = False,
@@ -120,6 +112,7 @@ def compare(
         "out": None if out is None else str(out),
         "settings": {**env.settings(), **parse_settings(settings or [])} or None,
     }
+    # --out alone, or with other --jobs, goes on with the comparison that the folder holds.
     given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
     matrix = None if going_on else load_matrix(config, **changes)
@@ -154,6 +147,7 @@ def _run(console: Console, folder: Path, jobs: int) -> bool:
     from mathturn_gym.compare import run_matrix
     from mathturn_gym.compare.display import CompareDisplay
 
+    # `interrupt_flag` would speak of an iteration of training; the display says which runs are stopped.
     logging.getLogger("mathturn_gym.baselines.session").setLevel(logging.ERROR)
     with CompareDisplay(console) as display, interrupt_flag() as interrupted:
         return run_matrix(folder, jobs=jobs, observer=display, interrupted=interrupted)
@@ -174,6 +168,7 @@ def _show(console: Console, report: Report, *, full: bool) -> None:
     for table in report.tables if full else ():
         console.print(as_rich(table, console.width))
     wrong = [one for one in report.results.outcomes if one.status == "failed" or (full and one.status == "diverged")]
+    # A first look names two: hundreds of runs may have failed for one reason.
     for one in wrong if full else wrong[:2]:
         say(console, f"{one.status}: {one.cell}: {one.message} (log: {CellFolder(report.out, one.cell).log})", "red")
     if not full:
@@ -192,6 +187,7 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     from mathturn_gym.compare.display import minutes
     from mathturn_gym.compare.matrix import check_cells
 
+    # Listing what would run must not import the user's code.
     check_cells(cells, own=False)
     left = []
     for cell in cells:
@@ -219,6 +215,7 @@ def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
     from mathturn_gym.errors import check_int
 
     wanted = given or (matrix.jobs if matrix is not None else read_object(folder / "matrix.json").get("jobs"))
+    # Each run has one thread: more runs than cores would take turns, and none would end earlier.
     return min(check_int("jobs", wanted, low=1), cores())
 
 

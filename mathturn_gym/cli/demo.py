@@ -57,6 +57,7 @@ def demo(
     count = min(_TEST_EPISODES, found.config().evaluation.test_episodes or _TEST_EPISODES)
     console.print(plain_text(f"{config.policy.model}: {found.about}"))
     say(console, f"It is told whether it was right, and tries again, up to {config.env.value('num_turns')} times.")
+    # The same problems and seeds before and after: only the weights differ.
     before = _played(config, config.policy, count)
     result = run_training(console, config, run_dir, resume=False, overwrite=True)
     if result.interrupted:
@@ -91,6 +92,7 @@ def _played(config: RunConfig, policy: PolicyConfig, count: int) -> list[Episode
     player = load_policy(policy)
     env: Any = config.env.make("test", min(128, count), policy=player, gold_in_info=True)
     try:
+        # As many threads as in training: sums, and so samples, depend on their number.
         with cpu_threads(config.threads):
             return collect(env, player, count, seed=_TEST_SEED)
     finally:

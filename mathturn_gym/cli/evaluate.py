@@ -117,7 +117,7 @@ def evaluate(
     sampling = {"temperature": temperature, "grammar": grammar, "dtype": dtype, **more}
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
-        "weights": start.fingerprint(),
+        "weights": start.fingerprint(),  # a folder keeps its name when its weights change
         **start.sampling(**sampling),
         "env": config.to_json(),
         "split": source.split,
@@ -125,6 +125,7 @@ def evaluate(
         "samples": samples,
         "seed": seed,
     }
+    # Before the folder is made: a mistyped engine leaves nothing behind.
     workers = ray_settings(engine, engine_settings)
     with _opened(out, settings, resume=resume, overwrite=overwrite):
         problems, options = _different(source, total, samples, seed), {"seed": seed, "group_size": samples}
@@ -198,6 +199,7 @@ def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> l
     from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes
 
     with counting(console) as progress, EpisodeWriter(path) as writer:
+        # The file of a longer evaluation, which was gone on with, holds more than are asked for now.
         done = {episode.index: episode for episode in read_episodes(path) if episode.index < total}
         task = progress.add_task("episodes", total=total, completed=len(done))
 
@@ -208,6 +210,7 @@ def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> l
             progress.update(task, advance=1, description=f"solved {solved / len(done):.3f}")
 
         play(list(done), keep)
+    # By number, however they ended: an interrupted evaluation has the report of an uninterrupted one.
     return [done[index] for index in range(total)]
 
 
@@ -232,9 +235,11 @@ def _opened(out: Path, settings: dict[str, Any], *, resume: bool, overwrite: boo
         raise InvalidValueError(f"--out must be a folder, got the file {str(out)!r}")
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+    # Two evaluations at once would each write every episode.
     with locked(out / ".lock"):
         tidy(out)
         episodes = out / "episodes.jsonl"
+        # Not all of the folder: what else is in it is the user's.
         if episodes.exists() and overwrite:
             for name in ("episodes.jsonl", "report.json", "report.html"):
                 (out / name).unlink(missing_ok=True)
@@ -283,6 +288,7 @@ def _report(
     from mathturn_gym.show.view import write_report
 
     report = summarize(episodes)
+    # A user's own verifier may read anything: only the built-in one can be asked to read again.
     again = read_leniently(episodes) if looks_for_marks(config) else None
     figures = {} if again is None else summarize(again, by=()).figures
     lenient = {name: figure for name, figure in figures.items() if name.startswith("acc@")}

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from mathturn_gym.env import EpisodeState, MathMultiTurnEnv
 
 _ASKS: Final = "your answer: "
-_COMMANDS: Final = (
-    (":ids", "the token ids so far, part by part"),
-    (":quit", "leave"),
-    (":help", "this"),
-)
+_COMMANDS: Final = ((":ids", "the token ids so far, part by part"), (":quit", "leave"), (":help", "this"))
 
 
 class Person:
@@ -76,10 +72,12 @@ def _prompt() -> str:
         import readline  # noqa: F401 - `input` uses it once it is loaded
     except ImportError:  # Windows has none; its console has arrows of its own
         return _ASKS
+    # \x01 and \x02 enclose what takes no room: without them, readline would wrap lines too early.
     return f"\x01\x1b[1m\x02{_ASKS}\x01\x1b[0m\x02" if sys.stdout.isatty() and sys.stdin.isatty() else _ASKS
 
 
 def _boxed(line: str) -> str:
+    # What brings its own mark is judged as a model's answer would be.
     plain = not line or "\\" in line or "####" in line or "answer" in line.lower()
     return line if plain else f"\\boxed{{{line}}}"
 
@@ -125,6 +123,7 @@ def play_episodes(env: Any, policy: Any, episodes: int, *, seed: int, console: C
             played += 1
             right += bool(info["verdict"] and info["verdict"].correct)
             say(console, f"answer: {' or '.join(env.unwrapped.problem.gold)}")
+    # Leaving is no error: what was played to its end is counted.
     except (EOFError, KeyboardInterrupt):
         console.print("\nbye")
     left = "" if played == episodes else f" ({episodes - played} not played to the end)"

@@ -91,6 +91,7 @@ def count(
     from mathturn_gym.problems.base import SPLITS
 
     source = load_source(problems, question_column, answer_column, skip_bad_rows=skip_bad_rows)
+    # A source without a split has three; the user may have named one of them.
     if source.split is None:
         counts = {split: count_distinct(source.part(split), draws) for split in SPLITS}
     else:
@@ -132,6 +133,7 @@ def check(
     result = {
         "problems": problems,
         "checked": len(checked),
+        # Only files have rows that can be left out.
         "skipped": [str(bad) for bad in getattr(source, "skipped", [])],
         "contradictory": _contradictory(checked),
         "not_self_verified": [_described(source, failure) for failure in failures if not failure.as_text],
@@ -156,6 +158,7 @@ def _contradictory(problems: Sequence[Problem]) -> list[str]:
     """Prompts that come with different accepted answers, unless these are what the family hides."""
     golds: dict[str, set[tuple[str, ...] | str]] = {}
     for problem in problems:
+        # In a guessing game the answer is what the prompt hides: equal prompts have many.
         if not problem.hints:
             golds.setdefault(problem.prompt, set()).add(problem.gold)
     return [f"{prompt[:80]!r} has {len(found)} different answers" for prompt, found in golds.items() if len(found) > 1]

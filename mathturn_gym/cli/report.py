@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mathturn_gym.episodes.metrics.report import Report
 
 
-_MOST_PARTS: Final = 40
+_MOST_PARTS: Final = 40  # rows of a table by a metadata key; a key may have thousands of values
 
 
 def plain_text(text: str, style: str = "") -> RenderableType:
@@ -65,7 +65,7 @@ def _figures(report: Report) -> Table:
     table, repeats = _table("metric", "value", f"{report.confidence:.0%} interval"), repeats_of(report)
     for question, names in report.by_question().items():
         if table.row_count:
-            table.add_row()
+            table.add_row()  # an empty row between questions
         table.add_row(plain_text(question, "cyan"))
         for name in (name for name in names if name not in repeats):
             table.add_row(f"  {name}", _value(report[name]), _interval(report[name]))
@@ -78,6 +78,7 @@ def _parts_table(key: str, parts: Mapping[str, Report]) -> Table:
     names = list(dict.fromkeys(("acc@1", f"acc@{turns}")))
     table = _table(key, "episodes", *names)
     for value, part in list(parts.items())[:_MOST_PARTS]:
+        # A part whose episodes had fewer turns gives the accuracy of its last.
         own = (part.figures.get(name) or part.figures.get(f"acc@{part.turns}") for name in names)
         table.add_row(
             plain_text(value), f"{part.episodes:,}", *("-" if one is None else plain_text(str(one)) for one in own)

@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 )
 def train(
     env: EnvOptions,
-    task: Annotated[
-        str,
-        typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own."),
-    ] = "lins",
+    task: Annotated[str, typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own.")] = "lins",
     algorithm: Annotated[
         str | None,
         typer.Option(help="A name (`mathturn info` lists them), or my_module:MyAlgorithm; the task's by default."),
@@ -87,7 +84,7 @@ def train(
     from mathturn_gym.baselines.settings import Budget
     from mathturn_gym.baselines.tasks import load_task
 
-    console = terminal(quiet=is_silent_rank(engine))
+    console = terminal(quiet=is_silent_rank(engine))  # of several ranks, the first one prints
     limits: dict[str, Any] = {
         "tokens": tokens,
         "total_tokens": total_tokens,
@@ -98,6 +95,7 @@ def train(
     named = {"seed": seed, "keep": keep}
     given = {name: value for name, value in named.items() if value is not None}
     changes = {**given, **env.settings(), **parse_settings(settings or [])}
+    # Two algorithms on one task must not share a folder by default.
     folder = run_dir or _folder(task, algorithm)
     if resume:
         if refused := [*changes, *(["algorithm"] if algorithm else [])]:
@@ -106,12 +104,15 @@ def train(
                 " (a larger budget can be given: --episodes, --tokens, --total-tokens, --cpu-seconds)"
             )
         config = read_config(folder, own_code=own_code, resume=True)
+        # All limits are replaced: an old one that is used up would end the run at once.
         config = dataclasses.replace(config, budget=Budget(**budget)) if budget else config
     else:
         config = load_task(task).config(algorithm, changes, budget=budget or None)
     chosen = training_engine(engine, engine_settings)
+    # To notice that a resumed run had nothing left to do.
     lines = len(read_metrics(folder)) if resume and (folder / "metrics.jsonl").exists() else -1
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
+    # The commands that are suggested meet the gate for code again.
     own = ["--own-code"] if code_named_in(folder, resume=True) else []
     if result.interrupted:
         going_on = command_line("train", "--run-dir", folder, "--resume", *own)

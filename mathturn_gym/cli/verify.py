@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier.judge import JudgedVerifier
 
 
-_CHUNK = 256
+_CHUNK = 256  # rows of one call: enough to keep the workers busy, few enough to show progress
 _AUDIT_PAGES: Final = (".json", ".html", ".md")
 
 
@@ -180,6 +180,7 @@ def _with_judge(verifier: Verifier, judge: str | None, budget: int, **options: A
         if options["model"] is None:
             raise InvalidValueError("--judge with a URL needs --judge-model, the model's name on that server")
         asked = ServerJudge(judge, options["model"], api_key_env=options["key_env"])
+    # A function knows its own model and key: options that nothing reads are refused.
     elif options["model"] is not None or options["key_env"] is not None:
         raise InvalidValueError("--judge-model and --judge-key-env are for a --judge that is a server's URL")
     against = None if options["against"] is None else _Against(options["against"], verifier)
@@ -237,6 +238,7 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
 def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
     """The rows of a file, each with `response`, `gold` and `kind`."""
     try:
+        # Not `splitlines`: a response may hold U+2028, which ends no line of JSON.
         lines = read_text(file).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ProblemFileError(f"{file} cannot be read: {error}") from error
@@ -265,6 +267,7 @@ def _judge_file(judge: Verifier | JudgedVerifier, file: Path, out: Path | None, 
     rows = _rows(file, kind)
     console = terminal(stderr=True)
     counts: dict[str, int] = {}
+    # Opened before anything is judged: a folder that is not there must not cost hours of work.
     with storage_errors(out or file):
         stream = out.open("w", encoding="utf-8") if out is not None else None
     try:
@@ -276,6 +279,7 @@ def _judge_file(judge: Verifier | JudgedVerifier, file: Path, out: Path | None, 
                 for row, verdict in zip(chunk, verdicts_of(judge, answers), strict=True):
                     record = {key: row[key] for key in ("id",) if key in row} | _record(verdict)
                     line = json.dumps(record)
+                    # Line by line, so that a reader of standard output sees verdicts as they come.
                     typer.echo(line) if stream is None else stream.write(line + "\n")
                     counts[verdict.status.value] = counts.get(verdict.status.value, 0) + 1
                 progress.advance(task, len(chunk))
@@ -351,12 +355,14 @@ def _audit(
 
     if form not in ("evaluated", "equivalent"):
         raise_unknown_name("form", form, ["evaluated", "equivalent"])
+    # Before the first verifier has run for minutes, not after it.
     for name in verifiers:
         check_verifier_name(name)
     if out is not None and out.suffix not in _AUDIT_PAGES:
         raise InvalidValueError(f"--out of an audit must end in {', '.join(_AUDIT_PAGES)}, got {str(out)!r}")
     cases = _audit_cases(suite, files, alone)
     if limit is not None and limit < len(cases):
+        # Spread over the whole file, whose parts hold different kinds of answers.
         step = len(cases) / check_int("limit", limit, low=1)
         cases = [cases[int(index * step)] for index in range(limit)]
     reports: list[AuditReport] = []
@@ -388,6 +394,7 @@ def _audit_cases(suite: str, files: Sequence[Path], alone: Path | None) -> list[
 
     cases = [] if alone is not None else load_cases(suite=suite)
     if suite == "suite":
+        # One column for the suite; of `classes`, each class has its own.
         cases = [replace(case, group=suite) for case in cases]
     for file in [alone, *files] if alone is not None else files:
         cases += [replace(case, group=case.group.partition(":")[0] or file.stem) for case in load_cases(file)]

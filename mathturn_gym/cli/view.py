@@ -51,6 +51,7 @@ def view(
     from mathturn_gym.show.view import write_view
 
     run = runs[0]
+    # In the run's own folder, where the next call replaces it.
     beside = run / "view.html" if run.is_dir() else run.with_name(f"{run.name.partition('.')[0]}.view.html")
     target = write_view(out or beside, runs, tokenizer=tokenizer)
     say(console, f"{target} ({target.stat().st_size / 1e6:.1f} MB)")

@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.base.files import parse_json, read_regular, storage_errors, tidy, write_json
-from mathturn_gym.baselines.run_folder import flat, read_object
+from mathturn_gym.baselines.run_folder import flat, read_metrics, read_object
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.errors import CheckpointError
@@ -157,12 +158,14 @@ class CellFolder:
         except OSError:
             return {}
         latest: dict[str, Any] = {}
-        for line in lines[-200:]:
-            row = _parse(line)
-            latest.update(row or {})
+        for line in lines[-200:]:  # asked for twice a second, and an evaluation is never further back
+            with suppress(ValueError):  # a line that is being written
+                row = parse_json(line)
+                latest.update(row if isinstance(row, dict) else {})
         return latest
 
     def _done(self, result: Mapping[str, Any]) -> Outcome:
+        # A result that was copied from another cell would be counted as this one's.
         for name, wanted in (("task", Path(self.cell.task).stem), ("seed", self.cell.seed)):
             if result.get(name) != wanted:
                 raise CheckpointError(
@@ -192,29 +195,15 @@ class CellFolder:
 
     def _curve(self) -> tuple[list[Point], Mapping[str, Any]]:
         """The evaluations, and the last line."""
-        file = self.run / "metrics.jsonl"
-        lines = read_regular(file, 1 << 30).splitlines() if file.exists() else []
-        rows = [_parse(line) for line in lines]
-        if None in rows[:-1]:
-            raise CheckpointError(f"{file}, line {rows.index(None) + 1} is not JSON")
-        kept = [row for row in rows if row is not None]
+        rows = read_metrics(self.run) if (self.run / "metrics.jsonl").exists() else []
         points = []
-        for row in kept:
+        for row in rows:
             named = {name.removeprefix("validation/"): row[name] for name in row if name.startswith("validation/acc@")}
             if named:
                 # An accuracy that is not finite is none: the policy solved nothing that could be counted.
                 figures = {name: float(v) if is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
                 points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures, _all_tokens(row)))
-        return points, kept[-1] if kept else {}
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """A line as a JSON object; None for one that a crash cut off."""
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
+        return points, rows[-1] if rows else {}
 
 
 def _accuracies(figures: Mapping[str, float]) -> dict[str, float]:

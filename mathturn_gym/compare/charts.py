@@ -31,6 +31,7 @@ def curve_charts(results: Results, axis: str) -> list[Chart]:
     for task in results.tasks:
         series = [
             Series(label, points, color=number)
+            # A row has one color, by its place in the comparison, in every chart.
             for number, label in enumerate(results.labels, 1)
             if (points := _curve(results, label, task, axis))
         ]
@@ -51,6 +52,7 @@ def _curve(results: Results, label: str, task: str, axis: str) -> list[tuple[flo
     points = []
     for x in _places(lasting, axis, end):
         values = [value_at(one, axis, x, turn) for one in done]
+        # A mean over fewer runs at some places than at others would jump.
         if None in values:
             return []
         scores = np.array([values], dtype=np.float64)

@@ -186,6 +186,7 @@ class Matrix:
         of_task, of_label = self.task.get(task, {}), self.algorithm.get(label, {})
         of_both = of_label.get("task", {}).get(task, {})
         settings = dotted(self.settings)
+        # From the general to the special: the later table wins.
         for table in (of_task, of_label, of_both):
             settings.update(dotted(table.get("settings", {})))
         budget = {**{name: getattr(self, name) for name in _BUDGETS}, **of_task}
@@ -272,6 +273,7 @@ def _listed(names: object) -> list[str]:
 
 
 def _folder_name(text: str) -> str:
+    # No slash, and no dot in front: a label cannot lead out of the folder, or hide in it.
     return re.sub(r"[^\w.+-]", "-", text).lstrip(".") or "-"
 
 
@@ -344,6 +346,7 @@ def check_cells(cells: Iterable[Cell], *, own: bool = True) -> None:
 
     `own=False` passes over the user's own algorithms, whose modules would be imported.
     """
+    # One cell of each kind is enough: nothing that is checked here depends on the seed.
     different = {(c.algorithm, c.task, json.dumps(dict(c.settings), sort_keys=True)): c for c in reversed(list(cells))}
     for cell in reversed(different.values()):
         if ":" in cell.algorithm and not own:

@@ -48,7 +48,7 @@ def task_table(results: Results, task: str, view: str, *, resamples: int, seed: 
         marks = table.marks(remarks(results, label, task))
         used = [_spread([used_of(one, each) for one in done], each) for each in results.budgets]
         runs = f"{len(done)}/{len(_seeds(results, task))}"
-        table.rows.append([label + marks, runs, *(_shown(one) for one in found[label]), *used, _endings(done)])
+        table.rows.append([label + marks, runs, *(with_interval(one) for one in found[label]), *used, _endings(done)])
     _mark_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
     return table
 
@@ -61,9 +61,9 @@ def _heading(results: Results, task: str, view: str) -> tuple[str, str]:
     limit, unit = results.limit(task, view), _UNITS[view]
     if limit is None:
         return f"{task} at equal {unit}", "No run has finished: there is no budget that all have used."
-    least = f"{limit.outcome.cell.label}, seed {limit.outcome.cell.seed}"
+    least = f"{limit.cell.label}, seed {limit.cell.seed}"
     lead = f"Validation: at the {unit} that every finished run has used (least: {least}). Test: {test}"
-    return f"{task} at {_amount(limit.value, view)} {unit}", lead
+    return f"{task} at {_amount(used_of(limit, view), view)} {unit}", lead
 
 
 def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
@@ -89,12 +89,14 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
     for label in ranked:
         marks = table.marks(_aggregate_remarks(results, label, view))
         runs = f"{np.count_nonzero(~np.isnan(scores[label]))}/{wanted}"
-        table.rows.append([label + marks, runs, *map(_shown, found[label])])
+        table.rows.append([label + marks, runs, *map(with_interval, found[label])])
     gap = names.index("optimality gap")
     values = [list(map(_value, found[label])) for label in ranked]
+    # Of the optimality gap, the smallest is the best.
     _mark_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
     table = table.without_repeats(2)
     mean = names.index("mean")
+    # Where no score is above 1, the gap is 1 minus the mean: a column that says nothing more.
     if all(abs((row[gap] or 0.0) + (row[mean] or 0.0) - 1) < 1e-9 for row in values if row[mean] is not None):
         table = table.without("optimality gap")
     return table
@@ -112,7 +114,7 @@ def improvement_table(results: Results, view: str) -> Table:
                 row.append("")
                 continue
             found = improvement(results.normalized(x, view), results.normalized(y, view))
-            row.append(_shown(found, 2))
+            row.append(with_interval(found, 2))
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))
         table.rows.append(row)
@@ -136,12 +138,12 @@ def curve_table(results: Results, task: str) -> Table:
     found: dict[str, list[Estimate | None]] = {}
     for label in results.labels:
         done = [one for one in results.of(label, task) if one.done and one.curve]
-        areas = [area(one, "tokens", limit.value, turn) for one in done] if limit else []
+        areas = [area(one, "tokens", used_of(limit, "tokens"), turn) for one in done] if limit else []
         known = np.array([value for value in areas if value is not None])
         places = [place for one in done if (place := place_of(one, "tokens", level, turn)) is not None]
         found[label] = [aggregate(known[None, :], "mean") if known.size else None]
         tokens = "–" if not places else f"{np.mean(places):,.0f}"
-        table.rows.append([label, str(len(done)), _shown(found[label][0]), tokens, f"{len(places)}/{len(done)}"])
+        table.rows.append([label, str(len(done)), with_interval(found[label][0]), tokens, f"{len(places)}/{len(done)}"])
     order = [list(results.labels).index(label) for label in _ranked(found)]
     table.rows[:] = [table.rows[at] for at in order]
     return table
@@ -188,6 +190,7 @@ def seed_table(results: Results) -> Table:
 def best_first(results: Results, view: str) -> list[str]:
     """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first."""
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
+    # Two resamples: the value orders the rows, its interval is not read.
     return _ranked({label: [aggregate(own, center(results), resamples=2)] for label, own in scores.items()})
 
 
@@ -355,7 +358,8 @@ def _mark_best(table: Table, values: Sequence[Sequence[float | None]], offset: i
             table.best |= {(r, c + offset) for r, value in enumerate(column) if value == max(known)}
 
 
-def _shown(estimate: Estimate | None, digits: int = 3, sign: str = "") -> str:
+def with_interval(estimate: Estimate | None, digits: int = 3, sign: str = "") -> str:
+    """Returns `0.5 [0.4, 0.6]`, the value alone where there is no interval, or a dash."""
     if estimate is None or estimate.value is None:
         return "–"
     form = f"{sign}.{digits}f"

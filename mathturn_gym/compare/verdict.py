@@ -18,7 +18,7 @@ import numpy as np
 from mathturn_gym.compare.cells import Outcome
 from mathturn_gym.compare.results import LAST, Results
 from mathturn_gym.compare.statistics import Floats, PairedDifference, difference, holm
-from mathturn_gym.compare.summary import best_first, remarks
+from mathturn_gym.compare.summary import best_first, remarks, with_interval
 from mathturn_gym.episodes.metrics import Estimate
 from mathturn_gym.show.tables import Table
 
@@ -58,9 +58,9 @@ def paired_differences(results: Results, against: str | None = None) -> Differen
     if len(ranked) < 2 and against is None:
         return None
     reference = ranked[0] if against is None else against
-    labels = [label for label in (*ranked, *rest) if label != reference]
-    labels = list(dict.fromkeys(labels))
+    labels = list(dict.fromkeys(label for label in (*ranked, *rest) if label != reference))
     pairs = [(label, reference) for label in labels]
+    # The best row was chosen by its results, which has looked at every pair.
     if against is None:
         pairs += list(combinations(labels, 2))
     every = {
@@ -126,7 +126,7 @@ def difference_table(results: Results, found: Differences) -> Table:
             known = per_seed[~np.isnan(per_seed)]
             row.append(f"{known.mean():.3f}" if known.size else "–")
             one = found.found.get((label, column))
-            row.append(_signed(one.difference if one else None, label == reference))
+            row.append("" if label == reference else with_interval(one.difference if one else None, sign="+"))
             if found.shown(label, column):
                 table.best.add((r, len(row) - 1))
         table.rows.append(row)
@@ -171,40 +171,31 @@ def verdict(results: Results, found: Differences | None) -> list[str]:
 
 def _sentence(results: Results, found: Differences, column: str) -> str:
     """What is known on one task, or over all."""
-    ahead: list[str] = []
-    behind: list[str] = []
-    unclear: list[str] = []
-    unknown: list[str] = []
+    kinds: dict[str, list[str]] = {"ahead": [], "behind": [], "unclear": [], "unknown": []}
     for label in found.labels:
         one = found.found.get((label, column))
         if one is None or one.difference.value is None:
             continue
-        if one.p_value is None:
-            unknown.append(label)
-        elif not found.shown(label, column):
-            unclear.append(label)
-        else:
-            (ahead if one.difference.value < 0 else behind).append(label)
-    where = ALL_TASKS if column == ALL_TASKS else column
+        kind = "ahead" if one.difference.value < 0 else "behind"
+        kind = "unknown" if one.p_value is None else kind if found.shown(label, column) else "unclear"
+        kinds[kind].append(label)
     metric = "normalized score" if column == ALL_TASKS else figure_of(results, column)
     seeds = {one.difference.count for label in found.labels if (one := found.found.get((label, column)))} - {0}
     count = f"{max(seeds, default=0):.0f} seed{'s' * (max(seeds, default=0) != 1)}"
     # The reference's lead is the other row's difference with its sign turned.
-    parts = []
-    if ahead:
-        parts.append(f"is ahead of {_named(found, column, ahead, -1)}")
-    if behind:
-        parts.append(f"is behind {_named(found, column, behind, 1)}")
-    if unclear:
-        parts.append(f"is not distinguishable from {_named(found, column, unclear, -1)}")
-    if unknown:
-        parts.append(
-            f"differs from {_named(found, column, unknown, -1)}, of which the spread between seeds is not known"
-        )
+    said_of = {
+        "ahead": ("is ahead of {}", -1),
+        "behind": ("is behind {}", 1),
+        "unclear": ("is not distinguishable from {}", -1),
+        "unknown": ("differs from {}, of which the spread between seeds is not known", -1),
+    }
+    parts = [
+        words.format(_named(found, column, kinds[kind], sign)) for kind, (words, sign) in said_of.items() if kinds[kind]
+    ]
     if not parts:
-        return f"On {where} no two rows have a result that can be compared."
+        return f"On {column} no two rows have a result that can be compared."
     said = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
-    return f"{found.reference} {said} on {where} ({metric}, {count})."
+    return f"{found.reference} {said} on {column} ({metric}, {count})."
 
 
 def _named(found: Differences, column: str, labels: Sequence[str], sign: int) -> str:
@@ -256,13 +247,3 @@ def _same(results: Results, label: str, found: Differences) -> bool:
     pairs = [(_scores(results, label, t)[0], _scores(results, found.reference, t)[0]) for t in results.tasks]
     both = [~np.isnan(x) & ~np.isnan(y) for x, y in pairs]
     return all(at.any() and np.array_equal(x[at], y[at]) for (x, y), at in zip(pairs, both, strict=True))
-
-
-def _signed(one: Estimate | None, reference: bool) -> str:
-    if reference:
-        return ""
-    if one is None or one.value is None:
-        return "–"
-    if one.low is None or one.high is None:
-        return f"{one.value:+.3f}"
-    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

@@ -21,14 +21,17 @@ _SEEDS: Final = 2**63  # seeds are below this
 
 @dataclass(frozen=True, slots=True)
 class VerdictNoise:
-    """How often verdicts are false, in the reward and in the feedback."""
+    """How often verdicts are false, in the reward and in the feedback.
 
-    # Share of right answers that the reward takes for wrong (false negatives), and of wrong answers that it takes for
-    # right (false positives).
+    Args:
+        reward: Share of right answers that the reward takes for wrong (false negatives), and of wrong answers that it
+            takes for right (false positives).
+        feedback: The same for feedback and for the end of an episode that stops on success.
+        same_coin: One draw a turn decides both, so that equal shares give equal verdicts; else each has its own draw.
+    """
+
     reward: tuple[float, float] = (0.0, 0.0)
-    # The same for feedback and for the end of an episode that stops on success.
     feedback: tuple[float, float] = (0.0, 0.0)
-    # One draw a turn decides both, so that equal shares give equal verdicts; else each has its own draw.
     same_coin: bool = True
 
     def verdicts(self, episode_seed: int, turn: int, verdict: Verdict) -> tuple[Verdict, Verdict]:

@@ -11,7 +11,7 @@ import math
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -313,9 +313,7 @@ class Replicas:
     def _forget(self, server: Server, seen: _Protocol | None = None) -> None:
         """A server may be another process when it answers again: with its first weights, and perhaps other options.
 
-        Args:
-            server: The server.
-            seen: What the caller knew of it; where others have found out more since, nothing is forgotten. None forgets all.
+        Where others have found out more than the caller had `seen` of it, nothing is forgotten; None forgets all.
         """
         if seen is None or self._protocols.get(server.url) is seen:
             self._protocols.pop(server.url, None)
@@ -410,21 +408,15 @@ class Replicas:
             listed = await self.client.send(server, "/v1/models", None, max_bytes=_ANSWER_BYTES)
             self.model = model_name(server.url, listed)
         wanted = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "seed": 0}
-        if self._api == "sglang":
-            protocol: _Protocol = _SGLang()
+        kinds = {"completions": _Completions, "tokens": _Tokens, "auto": _Tokens}
+        protocol: _Protocol = _SGLang() if self._api == "sglang" else kinds[self._endpoint]()
+        try:
             completion, _ = await self._post(protocol, server, prompt, 1, wanted)
-        elif self._endpoint == "completions":
+        except PolicyError:  # 403 without --enable-scale-out, 404 before vLLM 0.22
+            if self._api == "sglang" or self._endpoint != "auto":
+                raise
             protocol = _Completions()
             completion, _ = await self._post(protocol, server, prompt, 1, wanted)
-        else:
-            try:
-                protocol = _Tokens()
-                completion, _ = await self._post(protocol, server, prompt, 1, wanted)
-            except PolicyError:  # 403 without --enable-scale-out, 404 before vLLM 0.22
-                if self._endpoint == "tokens":
-                    raise
-                protocol = _Completions()
-                completion, _ = await self._post(protocol, server, prompt, 1, wanted)
         # Of one id that could be sampled, the log-prob is 0: anything else is the untouched distribution's.
         raw, sampling = bool(np.any(completion.logprobs < -1e-3)), self._sampling
         if raw and (sampling.truncates or sampling.temperature not in (0.0, 1.0)):
@@ -551,13 +543,10 @@ _ROUNDING: Final = 1e-4  # log-probs up to this much above 0 are 0: servers roun
 
 def model_name(url: str, answer: Any) -> str:
     """The first model's name in an answer of `/v1/models`."""
-    try:
-        name = answer["data"][0]["id"]
-    except (KeyError, IndexError, TypeError) as error:
-        raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=") from error
-    if not isinstance(name, str):
-        raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=")
-    return name
+    with suppress(KeyError, IndexError, TypeError):
+        if isinstance(name := answer["data"][0]["id"], str):
+            return name
+    raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=")
 
 
 def read_completion(

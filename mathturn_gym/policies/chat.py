@@ -66,9 +66,8 @@ class ChatPolicy:
         self._request = dict(request or {})
         self._dialogue = Dialogue("builtin")
         self.tokenizer = self._dialogue.tokenizer
-        self._clients: dict[
-            asyncio.AbstractEventLoop, tuple[HttpClient, int]
-        ] = {}  # with the number of requests under way
+        # By event loop, with the number of requests under way: a connection belongs to the loop that opened it.
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[HttpClient, int]] = {}
 
     async def acomplete(
         self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None

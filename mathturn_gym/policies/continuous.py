@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -28,7 +28,37 @@ _STEP_SECONDS: Final = 0.01
 _LOOK_SECONDS: Final = 1.0  # how often a wait looks whether the generation thread still lives
 
 
-class ContinuousPolicy:
+class StreamedBatches:
+    """A batch's answers by a stream, for policies with `submit` and `advance`; what else ends meanwhile is kept."""
+
+    submit: Callable[..., int]
+    advance: Callable[..., list[tuple[int, Completion]]]
+
+    def __init__(self) -> None:
+        self._unclaimed: list[tuple[int, Completion]] = []
+
+    def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Continues each context; see `Policy.complete`."""
+        drawn = [None] * len(contexts) if seeds is None else seeds
+        rows = {
+            self.submit(context, max_tokens=budget, seed=seed): row
+            for row, (context, budget, seed) in enumerate(zip(contexts, max_tokens, drawn, strict=True))
+        }
+        done: dict[int, Completion] = {}
+        others: list[tuple[int, Completion]] = []
+        while len(done) < len(rows):
+            for ticket, completion in self.advance():
+                if ticket in rows:
+                    done[rows[ticket]] = completion
+                else:
+                    others.append((ticket, completion))
+        self._unclaimed += others  # only now: `advance` hands out what is unclaimed at once, and would never wait
+        return [done[row] for row in range(len(rows))]
+
+
+class ContinuousPolicy(StreamedBatches):
     """A `StreamingPolicy` over a model that is trained in place.
 
     A thread decodes while requests wait. It is started by the first request, and `held` stops it for a training step.
@@ -75,6 +105,7 @@ class ContinuousPolicy:
         import transformers
         from transformers.generation import configuration_utils
 
+        super().__init__()
         ContinuousBatchingConfig: Any = getattr(configuration_utils, "ContinuousBatchingConfig", None)
         known = getattr(ContinuousBatchingConfig, "__dataclass_fields__", {})
         if "page_size" not in known:  # the pause that an update needs came with it
@@ -110,7 +141,6 @@ class ContinuousPolicy:
         self._closed = False
         self._tickets = itertools.count()
         self._running: dict[int, list[tuple[int, int]]] = {}  # ticket -> where which version began
-        self._unclaimed: list[tuple[int, Completion]] = []
 
     # ---- a stream
 
@@ -149,22 +179,6 @@ class ContinuousPolicy:
                     None if self._manager.output_router.output_queue.empty() else self._manager.get_result(timeout=0)
                 )
         return found
-
-    def complete(
-        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
-    ) -> list[Completion]:
-        """Continues each context; see `Policy.complete`. Seeds are not read."""
-        rows = {self.submit(c, max_tokens=n): row for row, (c, n) in enumerate(zip(contexts, max_tokens, strict=True))}
-        done: dict[int, Completion] = {}
-        others: list[tuple[int, Completion]] = []
-        while len(done) < len(rows):
-            for ticket, completion in self.advance():
-                if ticket in rows:
-                    done[rows[ticket]] = completion
-                else:
-                    others.append((ticket, completion))
-        self._unclaimed += others
-        return [done[row] for row in range(len(rows))]
 
     def cancel(self, ticket: int) -> bool:
         """Drops a request; False where there is none of that number."""

@@ -223,11 +223,7 @@ _LOGIT_ROWS = 1024
 
 
 def score_completions(
-    runner: ModelRunner,
-    sampling: Sampling,
-    contexts: Sequence[Ids],
-    completions: Sequence[Ids],
-    max_rows: int | None,
+    runner: ModelRunner, sampling: Sampling, contexts: Sequence[Ids], completions: Sequence[Ids], max_rows: int | None
 ) -> list[npt.NDArray[np.float32]]:
     """Log-probs of each completion after its context.
 

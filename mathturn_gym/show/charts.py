@@ -67,6 +67,7 @@ def lines(series: Sequence[Series], x_name: str, *, bands: bool = False, steps: 
     """
     places = sorted({x for one in series for x, _ in one.points})
     low, high = places[0], places[-1]
+    # Whole numbers are turns: each has a column of its own, with the series side by side in it.
     whole = not bands and all(float(x).is_integer() for x in places)
     most = _top(figure.high or figure.value or 0.0 for one in series for _, figure in one.points)
     margin = 16 + (min(_LONGEST, max(len(visible(one.name)) for one in series)) * 6.6 if bands else 0)
@@ -140,6 +141,7 @@ def _path(points: Sequence[tuple[float, float]], *, steps: bool) -> str:
 def _band(plane: _Plane, known: Sequence[tuple[float, Estimate, float]], color: int, *, steps: bool) -> str:
     """The intervals as areas; where a point has none (all runs have the same score), there is a gap."""
     parts, piece = [], list[tuple[float, float, float]]()
+    # A last point without an interval closes the last piece.
     for x, figure, _ in [*known, (0.0, Estimate(None, None, None, 0), 0.0)]:
         if figure.low is not None and figure.high is not None:
             piece.append((x, plane.up(figure.low), plane.up(figure.high)))
@@ -159,9 +161,7 @@ def _names(labels: Sequence[tuple[float, float, str, int]], plane: _Plane) -> li
     free = plane.height - plane.room[1] - 13 * len(ordered)  # so that the lowest name is still on the paper
     for place, (y, x, name, color) in enumerate(ordered):
         last = max(min(y, free + 13 * (place + 1)), last + 13)
-        line = " ".join(visible(name).split())
-        short = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-        parts.append(_text(x + 7, last + 4, short, f"fill-{color}"))
+        parts.append(_text(x + 7, last + 4, _shortened(name), f"fill-{color}"))
     return parts
 
 
@@ -301,9 +301,12 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 def _label(label: str, middle: float) -> str:
     """A row's name, shortened where it is too long; hovering tells all of it."""
-    line = " ".join(visible(label).split())
-    short = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-    return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, short, 'end')}</g>"
+    return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, _shortened(label), 'end')}</g>"
+
+
+def _shortened(name: str) -> str:
+    line = " ".join(visible(name).split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _tooltip(name: str, figure: Estimate) -> str:
@@ -316,6 +319,7 @@ def _top(values: Iterable[float | None]) -> float:
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most))
+    # A little below counts as reached: rounding must not take the next round number.
     return next(factor * power for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if factor * power >= most * 0.999)
 
 

@@ -123,29 +123,9 @@ _SAME_AS: Final = (
     ("{gather}", "{matrix}"),
     ("{gather*}", "{matrix}"),
 )
-_ELEMENTS: Final = frozenset(
-    [
-        "mrow",
-        "mi",
-        "mn",
-        "mo",
-        "mtext",
-        "mspace",
-        "mfrac",
-        "msqrt",
-        "mroot",
-        "mstyle",
-        "msub",
-        "msup",
-        "msubsup",
-        "munder",
-        "mover",
-        "munderover",
-        "mtable",
-        "mtr",
-        "mtd",
-    ]
-)
+_LEAVES: Final = ("mi", "mn", "mo", "mtext", "mspace")
+_SCRIPTS: Final = ("msub", "msup", "msubsup", "munder", "mover", "munderover")
+_ELEMENTS: Final = frozenset([*_LEAVES, *_SCRIPTS, "mrow", "mfrac", "msqrt", "mroot", "mstyle", "mtable", "mtr", "mtd"])
 _BOOLEAN: Final = re.compile("true|false")
 _ATTRIBUTES: Final = {
     **dict.fromkeys(

@@ -30,17 +30,11 @@ _MANY: Final = 10  # tables with more columns are set more tightly
 
 
 class Chart(NamedTuple):
-    """A drawing with its title.
-
-    Attributes:
-        title: Above it.
-        drawing: From `show.charts`.
-        words: How to read it; may be empty.
-    """
+    """A drawing with its title."""
 
     title: str
-    drawing: Markup
-    words: str = ""
+    drawing: Markup  # from `show.charts`
+    words: str = ""  # how to read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +95,7 @@ def render_page(
 def content_policy(styles: str, scripts: Sequence[str], rules: Mapping[str, str]) -> str:
     """Returns a content security policy under which only these styles and scripts work."""
     every = {
+        # Nothing is fetched: a page that was sent to someone tells no server that it was opened.
         "default-src": "'none'",
         "script-src": " ".join(map(_digest, scripts)) or "'none'",
         "style-src": _digest(styles),
@@ -127,7 +122,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(asset),
         autoescape=True,
         finalize=_shown,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a misspelt name in a template is an error, not an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -100,6 +100,7 @@ def _pieces(table: Table, width: int) -> list[list[int]]:
     space = [max(len(visible(text)) for text in texts) + 2 for texts in zip(table.columns, *table.rows, strict=True)]
     pieces = [[0]]
     for c in range(1, len(space)):
+        # Every piece has the rows' names and one more column at least, however narrow the terminal is.
         if len(pieces[-1]) > 1 and sum(space[i] for i in pieces[-1]) + space[c] > width:
             pieces.append([0])
         pieces[-1].append(c)

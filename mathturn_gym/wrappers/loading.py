@@ -60,7 +60,10 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
             f"policy must be a name, a folder or a PolicyConfig, got a {type(policy).__name__}; of a model that is loaded"
             " already, CausalLMPolicy(model, tokenizer) makes a policy"
         )
-    config = replace(policy, **changes) if isinstance(policy, PolicyConfig) else _config_of(str(policy), changes)
+    if isinstance(policy, PolicyConfig):
+        config = replace(policy, **changes)
+    else:
+        config = PolicyConfig.from_json({"model": str(policy), **changes})
     kind, place = _resolve(config.model)
     if kind.remembers and Path(place).is_dir():
         config = _with_memory(config, Path(place))
@@ -75,10 +78,6 @@ def resolved_config(config: PolicyConfig) -> PolicyConfig:
     if "temperature" in kind.refused:  # such policies sample as they will
         return found
     return replace(found, **{name: one for name, one in _DEFAULTS.items() if getattr(found, name) is None})
-
-
-def _config_of(name: str, changes: Mapping[str, Any]) -> PolicyConfig:
-    return PolicyConfig.from_json({"model": name, **changes})
 
 
 # ---- what a name stands for
@@ -268,6 +267,7 @@ def _server(config: PolicyConfig, place: str) -> Any:
         )
     options = dict(config.options)
     if config.max_batch_size is not None:
+        # What decodes together on a server is the requests under way.
         options.setdefault("concurrency", config.max_batch_size)
     return OpenAIPolicy(
         place.split(","),

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -70,7 +70,7 @@ class VLLMRollout(VLLMPolicy):
                 tokenizer=source.tokenizer,
                 stop_ids=source.stop_ids,
                 version=source.version,
-                **_sampling(source),
+                **asdict(source.sampling),
                 **{"dtype": dtype, "max_model_len": source.max_length, **options},
             )
         if name:
@@ -135,7 +135,7 @@ class ServerRollout(OpenAIPolicy):
             version=source.version,
             support=source.sampling.truncates,
             api_key=os.environ.get("MATHTURN_API_KEY"),
-            **_sampling(source),
+            **asdict(source.sampling),
             # About a quarter of an hour: a large model is loaded for minutes where its server is started again.
             **{"endpoint": "auto", "retries": 60, **options},
         )
@@ -186,11 +186,6 @@ def save_whole(source: CausalLMPolicy, folder: Path, *, tied: bool = True) -> No
         write_json(folder / "config.json", {**config, "tie_word_embeddings": False})
     if source.tokenizer is not None:
         source.tokenizer.save_pretrained(folder)
-
-
-def _sampling(source: CausalLMPolicy) -> dict[str, Any]:
-    one = source.sampling
-    return {"temperature": one.temperature, "top_p": one.top_p, "top_k": one.top_k, "min_p": one.min_p}
 
 
 # ---- by name

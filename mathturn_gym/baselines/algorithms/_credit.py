@@ -35,6 +35,7 @@ def differ(episodes: Sequence[Episode]) -> bool:
     returns = [episode.returns for episode in episodes if episode.returns is not None]
     for turn in range(max(map(len, returns), default=0)):
         seen = np.array([one[turn] for one in returns if len(one) > turn], np.float64)
+        # Relative to their size: the same rewards, summed in another order, differ in the last bits.
         if np.ptp(seen) > 1e-6 * max(1e-30, float(np.abs(seen).max())):
             return True
     return False
@@ -99,6 +100,8 @@ def token_gae(
     result = np.zeros(len(values))
     at, following, ahead = len(values), 0.0, 0.0  # value and advantage of what comes next
     for length, reward in zip(lengths[::-1], np.asarray(rewards, np.float64)[::-1], strict=True):
+        # At a turn's end comes its reward, then the discounted value of the next turn; inside it, the value of the next
+        # context.
         following, ahead = reward + discount * following, discount * ahead
         for _ in range(length):
             at -= 1
@@ -171,6 +174,7 @@ class RunningMeans(State):
                 self.means[turn] = self._decay * self.means[turn] + (1 - self._decay) * now
             else:
                 self.means.append(now)
+                # A turn that was never seen has no earlier mean: its own batch's must do.
                 used.append(now)
         return [np.asarray(r, np.float64) - used[: len(r)] for r in returns]
 

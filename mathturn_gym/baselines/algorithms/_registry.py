@@ -33,6 +33,7 @@ def register(name: str, *, title: str, source: str) -> Callable[[_Class], _Class
 
     def decorate(kind: _Class) -> _Class:
         before = _registered.get(name)
+        # A notebook's cell that is run again defines the same class again.
         if before is not None and before.__module__ != kind.__module__:
             raise InvalidValueError(f"algorithm {name!r} is {before.__module__}:{before.__qualname__} already")
         kind.name, kind.title, kind.source = name, title, source

@@ -175,7 +175,7 @@ class ActorCritic(ClassicAlgorithm):
         share_trunk: Actor and critic read one extractor; else each has its own.
     """
 
-    share_trunk: bool = True  # actor and critic read one extractor; else each has its own
+    share_trunk: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ class ValueBased(ClassicAlgorithm):
         exploration_steps: Tokens over which the share of random actions falls to its final value.
     """
 
-    exploration_steps: int = 40_000  # tokens over which the share of random actions falls to its final value
+    exploration_steps: int = 40_000
 
     def __post_init__(self) -> None:
         """Checks the steps."""

@@ -26,20 +26,9 @@ CHATML_TEMPLATE: Final = (
 )
 """A ChatML chat template, for tokenizers that have the two markers but no template."""
 
-# Arguments of `apply_chat_template` that are ours to give.
-_RESERVED: Final = (
-    "messages",
-    "conversation",
-    "add_generation_prompt",
-    "continue_final_message",
-    "tokenize",
-    "chat_template",
-    "return_tensors",
-    "return_dict",
-    "padding",
-    "truncation",
-    "max_length",
-)
+# Arguments of `apply_chat_template` that are ours to give: what is rendered, and in which form it comes back.
+_RENDERED: Final = ("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message")
+_RESERVED: Final = (*_RENDERED, "tokenize", "return_tensors", "return_dict", "padding", "truncation", "max_length")
 
 
 def message(role: str, content: str) -> Message:

@@ -244,11 +244,9 @@ class TemplateFeedback:
     def __call__(self, context: TurnContext) -> str:
         """The filled template of the verdict's status."""
         verdict = context.judged
-        chosen = {
-            Status.RIGHT: self.right,
-            Status.NO_ANSWER: self.no_answer,
-            Status.UNDECIDED: self.undecided,
-        }.get(verdict.status)
+        chosen = {Status.RIGHT: self.right, Status.NO_ANSWER: self.no_answer, Status.UNDECIDED: self.undecided}.get(
+            verdict.status
+        )
         hints = context.problem.hints
         values = {
             "answer": verdict.answer or "",

@@ -67,6 +67,7 @@ def pack_json(value: Any) -> str:
 
     What a Parquet file has and JSON has not (dates, bytes, decimals) becomes text.
     """
+    # NaN is no JSON: `JSON.parse` would refuse all of the page.
     return _pack(json.dumps(_finite(value), allow_nan=False, separators=(",", ":"), default=str).encode())
 
 

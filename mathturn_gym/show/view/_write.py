@@ -52,6 +52,7 @@ def policy_of(*, live: bool = False) -> str:
 def _rules(*, live: bool) -> dict[str, str]:
     return {
         "connect-src": "'self'" if live else "'none'",
+        # No script of the page can make elements of a text, such as a model's.
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
@@ -117,6 +118,7 @@ def _named_in(path: Path) -> list[str]:
     found: dict[str, list[str]] = {"tokenizer": [], "policy": [], "model": []}
     waiting = [data]
     while waiting:
+        # Breadth first: what stands higher speaks of the run, not of one of its parts.
         value = waiting.pop(0)
         for key, inner in value.items() if isinstance(value, dict) else ():
             if key in found and isinstance(inner, str):

@@ -122,11 +122,8 @@ def from_episodes(episodes: Sequence[Episode], *, credit: bool = True) -> list[V
     """
     shown = [_from_episode(episode) for episode in episodes]
     groups = [episode.group for episode in episodes if episode.group is not None]
-    if (
-        not credit
-        or len(groups) == len(set(groups))
-        or any("advantage" in episode.token_values for episode in episodes)
-    ):
+    recorded = any("advantage" in episode.token_values for episode in episodes)
+    if not credit or recorded or len(groups) == len(set(groups)):
         return shown
     return [
         replace(one, values={**one.values, "advantage": _per_token(episode, own)})
@@ -179,18 +176,8 @@ def _messages(episode: Episode) -> tuple[Message, ...]:
     ends = [*episode.turn_spans[1:, 0].tolist(), len(episode.ids)]
     begins = set(episode.segment_starts.tolist())
     for turn, (start, end), next_start in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
-        messages.append(
-            Message(
-                "assistant",
-                turn.response,
-                start,
-                end,
-                verdict=turn.verdict,
-                reward=turn.reward,
-                budget=turn.budget,
-                truncated=turn.truncated,
-            )
-        )
+        judged = turn.verdict, turn.reward, turn.budget, turn.truncated
+        messages.append(Message("assistant", turn.response, start, end, *judged))
         # a segment that begins here is the whole context re-rendered, feedback included: it has no feedback of its own.
         rendered = end in begins and next_start > end
         if turn.feedback or (next_start > end and not rendered):

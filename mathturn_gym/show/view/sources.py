@@ -222,8 +222,7 @@ def read_sets(path: Path, name: str) -> list[EpisodeSet]:
         raise InvalidValueError(
             f"{str(path)!r} holds no episodes: expected *.jsonl, *.jsonl.gz, *.parquet or *.eval in it, or completions/"
         )
-    single = len(parts) == 1
-    return [read(name if single else f"{name}: {part}") for part, read in parts]
+    return [read(name if len(parts) == 1 else f"{name}: {part}") for part, read in parts]
 
 
 def set_files(path: Path, name: str) -> list[tuple[str, Path]]:
@@ -259,6 +258,7 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     """What a folder holds, each with the function that reads it under a name."""
     found: list[tuple[str, Callable[[str], EpisodeSet]]] = []
+    # By number, not by name: verl's 9.jsonl comes before its 10.jsonl.
     numbered = sorted(
         (one for one in folder.glob("*.jsonl") if _NUMBERED.fullmatch(one.name) and one.is_file()), key=_number
     )
@@ -274,10 +274,6 @@ def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     if tables:
         found.append(("completions", lambda name: _read_many(tables, name, str(folder / "completions"))))
     return sorted(found, key=lambda part: _ORDER.get(part[0], 2))
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition(".")[0])
 
 
 def _stem(path: Path) -> str:
@@ -299,11 +295,11 @@ def _read_many(paths: Sequence[Path], name: str, place: str) -> EpisodeSet:
 def _read_file(path: Path, name: str) -> EpisodeSet:
     if path.name.endswith(".parquet"):
         return _read_parquet(path, name)
-    if path.name.endswith(".eval"):
-        return EpisodeSet(name, str(path), "Inspect", *read_inspect(path))
     if path.name.endswith(_LINES):
-        return _read_lines(path, name)
-    if path.name.endswith(".json"):
+        log = LineLog(path)
+        episodes = log.read()  # which also finds out who wrote the file, and what is left out
+        return EpisodeSet(name, str(path), log.format, episodes, log.left_out)
+    if path.name.endswith((".eval", ".json")):
         return EpisodeSet(name, str(path), "Inspect", *read_inspect(path))
     raise InvalidValueError(
         f"{str(path)!r} must end in .jsonl, .jsonl.gz, .parquet, .eval or .json to be read as episodes"
@@ -350,12 +346,6 @@ def _at_most(episodes: Iterable[Episode], path: Path) -> Iterator[Episode]:
 def _check_count(rows: int, path: Path) -> None:
     if rows > _MOST_EPISODES:
         raise InvalidValueError(f"{path} has more than {_MOST_EPISODES:,} rows, which no page can show")
-
-
-def _read_lines(path: Path, name: str) -> EpisodeSet:
-    log = LineLog(path)
-    episodes = log.read()
-    return EpisodeSet(name, str(path), log.format, episodes, log.left_out)
 
 
 def read_curves(path: Path, name: str) -> list[Curves]:

@@ -43,6 +43,7 @@ def _episode(sample: Any, at: int) -> ViewEpisode:
     messages: list[Message] = []
     scores = [event.score for event in sample.events if event.event == "score" and event.intermediate]
     answers = [m for m in sample.messages if m.role == "assistant"]
+    # A score has no message of its own: they belong together in order, if there are as many.
     judged = dict(zip(map(id, answers), scores, strict=False)) if len(scores) == len(answers) else {}
     for message in sample.messages:
         tokens = spoken.get(message.id, []) if message.role == "assistant" else []

@@ -202,6 +202,7 @@ def _trajectory(steps: Any) -> Stream | None:
     logprobs = np.full(len(ids), np.nan, np.float32)
     for one, prompt, answer in zip(tokens, prompts, answers, strict=True):
         start, end = len(prompt), len(prompt) + len(answer)
+        # A history that was rewritten: its tokens are no part of one sequence.
         if not (np.array_equal(ids[:start], prompt) and np.array_equal(ids[start:end], answer)):
             return None
         mask[start:end] = True
