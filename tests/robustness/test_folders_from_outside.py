@@ -343,18 +343,19 @@ def test_checksums_hold_plain_names(name: str, tmp_path: Path) -> None:
 # ---- totals
 
 
-def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path) -> None:
+def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    count = 40_000_000
+    monkeypatch.setattr(parquet, "_FREE_VALUES", 10**6)
+    count = 2_000_000
     ids = pa.ListArray.from_arrays([0, count], pa.array(np.full(count, 7, np.int8)))
     table = pa.table(
         {"prompt": ["p"], "completion": ["c"], "completion_ids": ids, "question": ["1+1?"], "answer": ["2"]}
     )
     pq.write_table(table, tmp_path / "completions.parquet")
     del table, ids
-    assert (tmp_path / "completions.parquet").stat().st_size < 100_000
+    assert (tmp_path / "completions.parquet").stat().st_size < 30_000
     for read in (
         lambda: write_view(tmp_path / "page.html", tmp_path / "completions.parquet"),
         lambda: load_problems(tmp_path / "completions.parquet"),
