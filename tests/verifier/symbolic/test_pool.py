@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_worker import light_workers
 
 from mathturn_gym.errors import VerifierError
 from mathturn_gym.verifier import Status, Verifier
@@ -28,12 +29,30 @@ ENDLESS = ("42", "\\prod_{k=1}^{100000000} k")
 ENDLESS_ONES = [("42", f"{ENDLESS[1]} + {number}") for number in range(4)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def light(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Most tests are of processes, not of mathematics."""
+    with light_workers(tmp_path_factory.mktemp("light")):
+        yield
+
+
 @pytest.fixture(scope="module")
-def pool() -> Iterator[SymbolicPool]:
-    pool = SymbolicPool(timeout=1.0, memory_mb=1024, workers=2)
+def pool(light: None) -> Iterator[SymbolicPool]:
+    pool = SymbolicPool(timeout=0.4, memory_mb=1024, workers=2)
     pool.start()
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="module")
+def verifier(light: None) -> Iterator[Verifier]:
+    """One with the workers that everybody has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_pool, "__file__", str(Path(_worker.__file__).with_name("_pool.py")))
+        verifier = Verifier(form="equivalent", timeout=0.5)
+        verifier.warm()
+    yield verifier
+    verifier.close()
 
 
 def alive(pid: int) -> bool:
@@ -58,9 +77,10 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_results_are_in_the_order_of_the_cases(pool: SymbolicPool) -> None:
+def test_results_are_in_the_order_of_the_cases(verifier: Verifier) -> None:
     cases = [("x", "x"), ("\\frac{", "x"), ("x", "y"), QUICK]
-    assert [result.name for result in pool.compare(cases)] == ["equal", "unparsed", "different", "equal"]
+    found = [result.name for result in verifier._symbolic().compare(cases)]
+    assert found == ["equal", "unparsed", "different", "equal"]
 
 
 def test_a_case_ends_at_its_limit_and_the_next_one_is_judged(pool: SymbolicPool) -> None:
@@ -72,7 +92,7 @@ def test_a_case_ends_at_its_limit_and_the_next_one_is_judged(pool: SymbolicPool)
 
 
 def test_endless_cases_do_not_delay_the_others() -> None:
-    pool = SymbolicPool(timeout=1.0, memory_mb=1024, workers=2)
+    pool = SymbolicPool(timeout=0.4, memory_mb=1024, workers=2)
     pool.start()
     done: dict[str, float] = {}
 
@@ -84,13 +104,13 @@ def test_endless_cases_do_not_delay_the_others() -> None:
 
     endless = threading.Thread(target=work, args=("endless", ENDLESS_ONES))
     endless.start()
-    time.sleep(0.3)
+    time.sleep(0.1)
     quick = threading.Thread(target=work, args=("quick", [("x+1", "1+x")] * 20))
     quick.start()
     endless.join()
     quick.join()
     pool.close()
-    # Both workers were busy for two seconds each time; in turn, the quick cases would have come last.
+    # Both workers were busy for twice the limit each time; in turn, the quick cases would have come last.
     assert done["quick"] < done["endless"]
 
 
@@ -158,7 +178,7 @@ def _state(pid: int) -> str:
 
 def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pool, "_BACKSTOP", 1.0)
-    slow = SymbolicPool(timeout=2.0, memory_mb=1024, workers=1)
+    slow = SymbolicPool(timeout=0.8, memory_mb=1024, workers=1)
     slow.start()
     assert slow.pid is not None
     with slow.session() as session:
@@ -170,7 +190,7 @@ def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: 
         result = session.result(*ENDLESS)
     slow.close()
     assert (result.name, result.repeatable) == ("wall", False)
-    assert result.seconds >= 2.0
+    assert result.seconds >= 0.8
 
 
 def _busy(pid: int) -> bool:
@@ -317,15 +337,20 @@ def test_nothing_is_started_before_it_is_needed_and_nothing_stays() -> None:
 
 def test_workers_end_with_their_process(tmp_path: Path) -> None:
     script = (
-        "from mathturn_gym.verifier import Verifier\n"
-        "v = Verifier(timeout=9.0); v.warm(); print(v._symbolic().pid, flush=True)\n"
         "import sys, os, signal\n"
+        "from mathturn_gym.verifier import Verifier\n"
+        "from mathturn_gym.verifier.symbolic import _pool\n"
+        "_pool.__file__ = sys.argv[2]\n"
+        "v = Verifier(timeout=9.0); v.warm(); print(v._symbolic().pid, flush=True)\n"
         "if sys.argv[1] == 'killed': os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     for how in ("ended", "killed"):
         # Another working directory: workers are found by the package, not by where one stands.
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script, how], capture_output=True, text=True, cwd=tmp_path
+            [sys.executable, "-W", "error", "-c", script, how, _pool.__file__],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
         )
         assert not done.stderr
         assert gone(int(done.stdout))
@@ -363,15 +388,13 @@ def test_workers_that_do_not_start_are_reported(monkeypatch: pytest.MonkeyPatch)
         SymbolicPool(timeout=1.0, memory_mb=1024, workers=1).start()
 
 
-def test_undecided_is_not_right() -> None:
-    with Verifier(form="equivalent", timeout=0.5) as verifier:
-        verifier.warm()
-        verdict = verifier.verify(ENDLESS[1], ENDLESS[0], kind="answer")
+def test_undecided_is_not_right(verifier: Verifier) -> None:
+    verdict = verifier.verify(ENDLESS[1], ENDLESS[0], kind="answer")
     assert (verdict.status, verdict.reason, verdict.correct) == (Status.UNDECIDED, "time limit", False)
     assert verdict.seconds >= 0.5
 
 
-def test_no_text_is_run_as_code(tmp_path: Path) -> None:
+def test_no_text_is_run_as_code(tmp_path: Path, verifier: Verifier) -> None:
     marker = tmp_path / "made"
     attacks = [
         f"__import__('os').system('touch {marker}')",
@@ -381,10 +404,9 @@ def test_no_text_is_run_as_code(tmp_path: Path) -> None:
         f"sympify(\"open('{marker}','w')\")",
         f"5\nopen('{marker}','w')",
     ]
-    with Verifier(form="equivalent", timeout=5.0) as verifier:
-        for attack in attacks:
-            assert not verifier.verify(attack, "42", kind="answer").correct
-            assert not verifier.verify("42", attack, kind="answer").correct
+    for attack in attacks:
+        assert not verifier.verify(attack, "42", kind="answer").correct
+        assert not verifier.verify("42", attack, kind="answer").correct
     assert not marker.exists()
 
 
