@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -16,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from mathturn_gym.base.files import locked
 from mathturn_gym.baselines import RunConfig, run_folder, train
+from mathturn_gym.baselines._evaluation import drop_episodes
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
     fingerprint,
@@ -26,7 +30,9 @@ from mathturn_gym.baselines.run_folder import (
     read_metrics,
     verify_checkpoint,
 )
-from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, StorageError
+from mathturn_gym.episodes.trajectories import episode_to_record, read_episodes
+from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, LockedError, StorageError
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.wrappers import load_policy
 
 Small = Callable[..., RunConfig]
@@ -198,7 +204,18 @@ def test_a_config_that_is_none_is_named(run: Path, text: str, message: str) -> N
 
 
 @pytest.mark.parametrize(
-    "line", [b"[1]", b"3", b'{"itera', b'{"tokens": 3}', b'{"iteration": "x"}', b"\xff\xfe", bytes(40)]
+    "line",
+    [
+        b"[1]",
+        b"3",
+        b'{"itera',
+        b'{"tokens": 3}',
+        b'{"iteration": "x"}',
+        b"\xff\xfe",
+        bytes(40),
+        b'{"iteration": 1, "loss": [1]}',
+        b'{"iteration": 1, "loss": 1' + b"0" * 400 + b"}",
+    ],
 )
 def test_a_metrics_file_broken_in_the_middle_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"iteration": 0}\n' + line + b'\n{"iteration": 2}\n')
@@ -208,6 +225,59 @@ def test_a_metrics_file_broken_in_the_middle_is_named(tmp_path: Path, line: byte
     assert read_metrics(tmp_path) == [{"iteration": 0}], "the last line may be cut off"
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_metrics(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("checkpoint/trainer.json", ("numbers", "tokens"), math.inf),
+        ("checkpoint/trainer.json", ("numbers", "baselines"), [10**400]),
+        ("checkpoint/trainer.json", ("numbers",), {}),
+        ("result.json", ("test",), "x"),
+        ("result.json", ("test",), {}),
+        ("result.json", ("test", "acc@1"), "x"),
+    ],
+)
+def test_a_number_that_is_none_is_an_error(run: Path, name: str, field: tuple[str, ...], value: Any) -> None:
+    facts = json.loads((run / name).read_text())
+    facts["test"] = {"acc@1": 0.5, "episodes": 2, "problems": 1}
+    *parts, last = field
+    functools.reduce(lambda table, part: table[part], parts, facts)[last] = value
+    (run / name).write_text(json.dumps(facts))
+    (run / "checkpoint" / "checksums.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"is no checkpoint|test must be null or numbers by name"):
+        resume(run)
+
+
+def test_kept_episodes_of_a_stranger_are_dropped_or_refused(run: Path) -> None:
+    file = run / "episodes_train.jsonl"
+    record = episode_to_record(synthetic_episode(0, 0, [1], prompt=3))
+    record["metadata"]["iteration"] = "x"
+    file.write_text(json.dumps(record) + "\n")
+    drop_episodes(run, 0)
+    assert len(list(read_episodes(file))) == 1
+    record["reward"] = math.nan
+    record["verdicts"][0]["seconds"] = math.nan
+    file.write_text(json.dumps(record) + "\n")
+    with pytest.raises(InvalidEpisodeError, match="has no place in JSON"):
+        drop_episodes(run, 0)
+
+
+def test_what_opens_a_folder_in_vain_holds_no_lock(run: Path) -> None:
+    with pytest.raises(InvalidValueError, match="holds a run already") as caught:
+        RunFolder(run, read_config(run))
+    with locked(run / ".lock"):
+        assert caught.value is not None  # its traceback keeps the folder that was not opened
+
+
+def test_events_are_on_the_disk_after_each_iteration(run: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder = RunFolder(run, read_config(run), resume=True)
+    folder.start_metrics(6)
+    size = sum(one.stat().st_size for one in (run / "tensorboard").iterdir())
+    folder.log({"iteration": 7.0, "loss": 1.0})
+    assert sum(one.stat().st_size for one in (run / "tensorboard").iterdir()) > size
+    folder.close()
 
 
 def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:

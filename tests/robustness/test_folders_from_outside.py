@@ -102,6 +102,12 @@ def test_near_misses_of_import_paths_are_code_before_anything_is_resolved(here: 
         assert not (here / "witness").exists(), text
 
 
+@pytest.mark.parametrize("name", ["num_turns", "max_completion_tokens"])
+def test_sizes_of_an_environment_are_checked_with_the_config(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"env.{name} must be an integer"):
+        read_config(run_of(tmp_path, "env", name, "x"))
+
+
 def well_formed(text: str) -> bool:
     """What the parser should say, by Python's own rules."""
     module, colon, names = text.partition(":")
@@ -372,6 +378,10 @@ def test_a_long_text_that_many_rows_refer_to_is_refused_by_the_viewer(
     monkeypatch.setattr(sources, "_MOST_SHOWN", 10**7)
     table = pa.table({"prompt": ["p" * 10**4] * 10_000, "completion": ["c"] * 10_000})
     pq.write_table(table, tmp_path / "completions.parquet")
+    batch = next(
+        parquet.bounded_batches(tmp_path / "completions.parquet", batch_size=2, most=10**6, columns=["prompt"])
+    )
+    assert pa.types.is_dictionary(batch.column(0).type)  # each text is held once
     assert "holds more than 10,000,000 bytes" in str(
         in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "completions.parquet"))
     )
