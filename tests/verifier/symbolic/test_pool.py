@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,75 @@ def test_a_killed_supervisor_is_replaced(pool: SymbolicPool) -> None:
     assert all(gone(worker) for worker in workers)
 
 
+def test_cases_over_which_three_supervisors_died_are_given_up(pool: SymbolicPool) -> None:
+    with pool.session() as session:
+        session.ask(*ENDLESS)
+        for _ in range(3):
+            assert pool.pid is not None
+            os.kill(pool.pid, signal.SIGKILL)
+            assert session._line is not None
+            session._lose(session._line)
+            if session._open:
+                session._connect()
+        assert session.result(*ENDLESS).name == "crash"
+        session.ask(*QUICK)
+        assert session.result(*QUICK).name == "equal"
+        assert not session._open, "what was given up is not asked again"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_supervisor_keeps_nothing_of_what_has_ended() -> None:
+    pool = SymbolicPool(timeout=5.0, memory_mb=1024, workers=1)
+    pool.start()
+    pid = pool.pid
+    assert pid is not None
+    for child in children_of(pid):  # before the first case
+        os.kill(child, signal.SIGKILL)
+    pool.compare([QUICK])
+
+    def held() -> int:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+    before = held()
+    for number in range(8):
+        with pool.session() as session:  # a line that is closed with its case
+            session.ask("42", f"{ENDLESS[1]} + {number}")
+    assert [result.name for result in pool.compare([QUICK, *((str(n), str(n)) for n in range(8))])] == ["equal"] * 9
+    end = time.monotonic() + 10.0
+    while held() > before + 2:
+        assert time.monotonic() < end, f"{before} descriptors became {held()}"
+        time.sleep(0.02)
+    assert pool.pid == pid
+    pool.close()
+
+
+def test_a_line_that_has_gone_is_forgotten_with_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_worker, "_compare", lambda gold, answer: "equal")
+    ours, theirs = socket.socketpair()
+    caller, line_end = socket.socketpair()
+    with ours, theirs, caller:
+        supervisor = _worker.Supervisor(1, 1024, 30.0, os.getpid(), theirs)
+        with line_end:
+            socket.send_fds(ours, [b"+"], [line_end.fileno()])
+        assert supervisor._accept()
+        (line,) = supervisor.lines
+        case = _worker._Case(line, {"id": 0, "gold": "", "answer": "", "timeout": 60.0})
+        supervisor._put_back(case)
+        assert list(supervisor.turns) == [line]
+        supervisor._hang_up(line)
+        supervisor._put_back(case)
+        assert not supervisor.lines
+        assert not supervisor.turns
+        supervisor.close()
+        supervisor.selector.close()
+
+
+def test_numbers_that_are_only_near_are_different(verifier: Verifier) -> None:
+    near = [("1.00000000001", "1"), ("1", "1.00000000001"), ("\\sqrt{2}", "1.4142135623730951"), ("1", "1.0")]
+    found = [result.name for result in verifier._symbolic().compare(near)]
+    assert found == ["different", "different", "different", "equal"]
+
+
 def test_nothing_is_started_before_it_is_needed_and_nothing_stays() -> None:
     verifier = Verifier(form="equivalent", timeout=7.0)
     assert verifier.verify("\\boxed{1}", "1").correct
@@ -579,6 +649,17 @@ def _in_a_fork(check: Callable[[], bool]) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_has_no_process_of_its_parents_to_wait_for(
+    pool: SymbolicPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.start()
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _in_a_fork(lambda: not told) == 0
 
 
 def test_a_forked_child_shares_neither_a_supervisor_nor_a_held_lock(pool: SymbolicPool) -> None:
