@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,34 @@ def test_kept_episodes_of_a_stranger_are_dropped_or_refused(run: Path) -> None:
     file.write_text(json.dumps(record) + "\n")
     with pytest.raises(InvalidEpisodeError, match="has no place in JSON"):
         drop_episodes(run, 0)
+
+
+def test_a_fingerprint_is_of_the_weights_alone(run: Path) -> None:
+    before = fingerprint(run / "checkpoint")
+    assert before is not None
+    (run / "checkpoint" / "trainer.safetensors").unlink()
+    assert fingerprint(run / "checkpoint") == before
+    damage_truncated(run / "checkpoint" / "model.safetensors")
+    assert fingerprint(run / "checkpoint") != before
+    assert fingerprint(run) is None
+    assert fingerprint(run / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "episodes", "goes_on"),
+    [("constant", 1_000, True), ("constant", 8, True), ("linear", 1_000, True), ("linear", 8, False)],
+)
+def test_another_budget_goes_on_where_the_steps_so_far_are_the_same(
+    run: Path, schedule: Any, episodes: int, goes_on: bool
+) -> None:
+    config = read_config(run)
+    options = dataclasses.replace(config.optimization, schedule=schedule, final_learning_rate=None, warmup=0)
+    stored = dataclasses.replace(config, optimization=options)
+    (run / "config.json").write_text(json.dumps(stored.to_json()))
+    wanted = dataclasses.replace(stored, budget=dataclasses.replace(stored.budget, episodes=episodes))
+    with nullcontext() if goes_on else pytest.raises(CheckpointError, match=r"budget\.episodes was 24, is 8"):
+        RunFolder(run, wanted, resume=True).close()
+    assert read_config(run) == (wanted if goes_on else stored)
 
 
 def test_what_opens_a_folder_in_vain_holds_no_lock(run: Path) -> None:

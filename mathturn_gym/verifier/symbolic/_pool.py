@@ -318,7 +318,8 @@ class Session:
 
     def _take(self, message: dict[str, Any]) -> None:
         """Keeps a reply; a message without an id only says that the supervisor lives."""
-        pair = self._open.pop(message.get("id"), None)
+        number: Any = message.get("id")
+        pair = self._open.pop(number, None)
         if pair is not None:
             self._results[pair] = SymbolicResult(str(message["outcome"]), float(message["seconds"]))
 
