@@ -24,6 +24,7 @@ from mathturn_gym.baselines import RunConfig, run_folder, train
 from mathturn_gym.baselines._evaluation import drop_episodes
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
+    TrainerState,
     fingerprint,
     iteration_of,
     load_checkpoint,
@@ -299,10 +300,31 @@ def test_what_opens_a_folder_in_vain_holds_no_lock(run: Path) -> None:
         assert caught.value is not None  # its traceback keeps the folder that was not opened
 
 
-def test_events_are_on_the_disk_after_each_iteration(run: Path) -> None:
+def test_a_checkpoint_has_its_name_on_the_disk(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(run_folder, "sync", lambda path, **_: synced.append((path, (run / "checkpoint").exists())))
+    shutil.rmtree(run / "checkpoint")
+    folder = RunFolder(run, read_config(run), resume=True)
+    folder.save(load_policy("builtin"), TrainerState(1, 1, {}, {}))
+    folder.close()
+    assert synced == [(run / ".checkpoint.new", False), (run, True)]
+
+
+def test_events_are_on_the_disk_after_each_iteration(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
+    from torch.utils import tensorboard
+
+    purged: list[int] = []
+
+    class Writer(tensorboard.SummaryWriter):
+        def __init__(self, folder: str, purge_step: int) -> None:
+            purged.append(purge_step)
+            super().__init__(folder, purge_step=purge_step)
+
+    monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
     folder = RunFolder(run, read_config(run), resume=True)
     folder.start_metrics(6)
+    assert purged == [7], "what a killed process logged after the checkpoint is shown no more"
     size = sum(one.stat().st_size for one in (run / "tensorboard").iterdir())
     folder.log({"iteration": 7.0, "loss": 1.0})
     assert sum(one.stat().st_size for one in (run / "tensorboard").iterdir()) > size

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from mathturn_gym.base import parquet
 from mathturn_gym.base.import_paths import is_import_path, names_code
+from mathturn_gym.base.model_folders import check_adapter
 from mathturn_gym.base.plots import new_figure, save_figure
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
@@ -189,6 +190,7 @@ def test_an_attention_implementation_is_one_of_a_list(name: str, tmp_path: Path)
         {"hidden_size": 10**9},
         {"text_config": {"num_layers": 10**7}},
         {"vocab_size": 2**31},
+        {"num_labels": 10**9},
     ],
 )
 def test_sizes_that_no_model_has_are_refused_before_a_layer_is_made(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -210,6 +212,26 @@ def test_an_adapter_is_weights_and_nothing_else(settings: dict[str, Any], tmp_pa
     pytest.importorskip("peft")
     with pytest.raises(CheckpointError, match=r"peft_type must be one of|megatron_config would have peft import"):
         load_policy("builtin", adapter=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("r", 10**6),
+        ("rank_pattern", {"q_proj": 10**6}),
+        ("rank_pattern", {"([a-z.0-9]+)+!": 3}),
+        ("target_modules", "(a+|[a-z.0-9]+)+!"),
+        ("target_modules", "(.*.*.*.*.*.*.*)X"),
+        ("exclude_modules", "([a-z.0-9]+){2,}!"),
+        ("layer_replication", [[0, 1]] * 3000),
+        ("init_lora_weights", "pissa_niter_100000000"),
+    ],
+)
+def test_an_adapters_settings_have_an_end(name: str, value: Any) -> None:
+    """peft matched names against such patterns, or factorised weights, for ever."""
+    with pytest.raises(InvalidValueError, match=f"^{name} must|^r must|^{name} copies"):
+        check_adapter({"peft_type": "LORA", name: value})
+    check_adapter({"target_modules": r".*\.(q|k|v)_proj", "rank_pattern": {"^model.layers.0": 4}, "r": 8})
 
 
 # ---- links, pipes, devices, holes
