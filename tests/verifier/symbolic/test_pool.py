@@ -315,6 +315,13 @@ def test_a_killed_supervisor_is_replaced(pool: SymbolicPool) -> None:
     assert pool.compare([QUICK])[0].name == "equal"
     assert pool.pid != before
     assert all(gone(worker) for worker in workers)
+    assert pool._supervisor is not None
+    while pool._supervisor.idle:  # without a line from before, too
+        pool._supervisor.idle.pop().close()
+    assert pool.pid is not None
+    os.kill(pool.pid, signal.SIGKILL)
+    assert gone(pool.pid)
+    assert pool.compare([QUICK])[0].name == "equal"
 
 
 def test_cases_over_which_three_supervisors_died_are_given_up(pool: SymbolicPool) -> None:
