@@ -358,13 +358,9 @@ class Session:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         line, self._line = self._line, None
-        if line is None:
-            return
-        # After an exception it is unknown what has been read, so the line is dropped with its cases.
-        if kind is None and not self._open and not line.unsent:
+        # After an exception it is unknown what has been read: a line that is not given back closes itself, with its cases.
+        if line is not None and kind is None and not self._open and not line.unsent:
             line.supervisor.give_back(line)
-        else:
-            line.close()
 
 
 _pools: weakref.WeakSet[SymbolicPool] = weakref.WeakSet()
