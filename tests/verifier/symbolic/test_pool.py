@@ -178,8 +178,8 @@ def _state(pid: int) -> str:
 
 
 def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pool, "_BACKSTOP", 1.0)
-    slow = SymbolicPool(timeout=0.8, memory_mb=1024, workers=1)
+    monkeypatch.setattr(_pool, "_BACKSTOP", 0.2)
+    slow = SymbolicPool(timeout=5.0, memory_mb=1024, workers=1)
     slow.start()
     assert slow.pid is not None
     with slow.session() as session:
@@ -191,7 +191,7 @@ def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: 
         result = session.result(*ENDLESS)
     slow.close()
     assert (result.name, result.repeatable) == ("wall", False)
-    assert result.seconds >= 0.8
+    assert result.seconds >= 1.0
 
 
 def _busy(pid: int) -> bool:
@@ -203,7 +203,9 @@ def _busy(pid: int) -> bool:
     return fields[0] == "R" and int(fields[11]) + int(fields[12]) >= 10
 
 
-def test_a_worker_killed_from_outside_has_its_case_tried_again(pool: SymbolicPool) -> None:
+def test_a_worker_killed_from_outside_has_its_case_tried_again() -> None:
+    pool = SymbolicPool(timeout=60.0, memory_mb=1024, workers=2)
+    pool.start()
     assert pool.pid is not None
     with pool.session() as session:
         session.ask(*ENDLESS)
@@ -216,6 +218,7 @@ def test_a_worker_killed_from_outside_has_its_case_tried_again(pool: SymbolicPoo
         result = session.result(*ENDLESS)
     assert (result.name, result.repeatable) == ("crash", False)
     assert pool.compare([QUICK])[0].name == "equal"
+    pool.close()
 
 
 def test_a_caller_that_gives_up_takes_its_cases_along(pool: SymbolicPool) -> None:
