@@ -4,8 +4,8 @@
 
 A mutant is a copy of one file with one change: a comparison, `and`/`or`, a dropped `not`, True/False, an integer one larger,
 or a statement left out (a call, a raise, an assignment to an attribute, `del`, `break`). The tests of its target that reach the
-line run first, then the target's other tests, quick ones before slow ones. A mutant that all of them pass has survived, and
-is listed.
+line run first, then, where few do, the target's other tests; quick ones before slow ones. A mutant that all of them pass has
+survived, and is listed.
 
 Left out: strings, annotations, what is logged, branches of other systems, and numbers that a module or class names
 (they are tuned, and a test that repeated one would hold nothing), decorators, and `zip(strict=)`.
@@ -232,12 +232,16 @@ class Reached(NamedTuple):
     """The tests that reach a line in their own process."""
 
     def tests_of(self, line: int) -> Iterator[list[str]]:
-        """Yields the tests nearest to a line, and then all others; the quick ones first."""
+        """Yields some tests that reach a line, and then the others; the quick ones first.
+
+        Where that many reach it, those that do not are left out: a mutant that they alone would kill, through a child process,
+        counts as a survivor.
+        """
         ordered = sorted(self.seconds, key=lambda test: self.seconds[test])
         near = set(self.lines.get(str(line), []))
         nearest = [test for test in ordered if test in near][:NEAR]
         yield nearest
-        yield [test for test in ordered if test not in nearest]
+        yield [test for test in ordered if test not in nearest and (test in near or len(nearest) < NEAR)]
 
 
 @functools.cache

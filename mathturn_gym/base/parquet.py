@@ -18,6 +18,8 @@ _FREE_VALUES: Final = 2**25
 _FREE_BYTES: Final = 2**28
 # Values, and unpacked bytes, that a file may have for each of its own bytes, where it has more than the free ones.
 _RATIO: Final = 64
+# What a value takes besides its own bytes.
+_POINTER: Final = 8
 
 
 def bounded_batches(
@@ -146,14 +148,14 @@ def _unpacked(array: Any) -> int:
     kind = array.type
     if pyarrow.types.is_dictionary(kind):
         values = array.dictionary
-        longest = 8
+        longest = _POINTER
         if len(values) and (pyarrow.types.is_string(values.type) or pyarrow.types.is_binary(values.type)):
             longest += pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
         return len(array) * longest
     if pyarrow.types.is_struct(kind):
         return sum(map(_unpacked, array.flatten()))
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        return 8 * len(array) + _unpacked(array.flatten())
+        return _POINTER * len(array) + _unpacked(array.flatten())
     if pyarrow.types.is_map(kind):
-        return 8 * len(array) + _unpacked(array.keys) + _unpacked(array.items)
-    return int(array.nbytes) + 8 * len(array)
+        return _POINTER * len(array) + _unpacked(array.keys) + _unpacked(array.items)
+    return int(array.nbytes) + _POINTER * len(array)

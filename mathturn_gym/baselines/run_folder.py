@@ -538,7 +538,13 @@ def _row(line: bytes) -> dict[str, float] | None:
         row = parse_json(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
+    figures = isinstance(row, dict) and isinstance(row.get("iteration"), int) and are_numbers(row)
+    return row if figures else None
+
+
+def are_numbers(figures: Mapping[str, Any]) -> bool:
+    """True where every value is a number that fits into a float."""
+    return all(isinstance(one, float) or (isinstance(one, int) and abs(one) < 2**63) for one in figures.values())
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

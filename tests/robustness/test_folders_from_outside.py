@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from mathturn_gym.base import parquet
 from mathturn_gym.base.import_paths import is_import_path, names_code
+from mathturn_gym.base.model_folders import check_adapter
 from mathturn_gym.base.plots import new_figure, save_figure
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
@@ -101,6 +102,12 @@ def test_near_misses_of_import_paths_are_code_before_anything_is_resolved(here: 
             with pytest.raises(CheckpointError, match="names code, which is not run"):
                 RUNNER.invoke(app, ["train", "--run-dir", str(run), "--resume"], catch_exceptions=False)
         assert not (here / "witness").exists(), text
+
+
+@pytest.mark.parametrize("name", ["num_turns", "max_completion_tokens"])
+def test_sizes_of_an_environment_are_checked_with_the_config(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"env.{name} must be an integer"):
+        read_config(run_of(tmp_path, "env", name, "x"))
 
 
 def well_formed(text: str) -> bool:
@@ -184,6 +191,7 @@ def test_an_attention_implementation_is_one_of_a_list(name: str, tmp_path: Path)
         {"hidden_size": 10**9},
         {"text_config": {"num_layers": 10**7}},
         {"vocab_size": 2**31},
+        {"num_labels": 10**9},
     ],
 )
 def test_sizes_that_no_model_has_are_refused_before_a_layer_is_made(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -205,6 +213,26 @@ def test_an_adapter_is_weights_and_nothing_else(settings: dict[str, Any], tmp_pa
     pytest.importorskip("peft")
     with pytest.raises(CheckpointError, match=r"peft_type must be one of|megatron_config would have peft import"):
         load_policy("builtin", adapter=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("r", 10**6),
+        ("rank_pattern", {"q_proj": 10**6}),
+        ("rank_pattern", {"([a-z.0-9]+)+!": 3}),
+        ("target_modules", "(a+|[a-z.0-9]+)+!"),
+        ("target_modules", "(.*.*.*.*.*.*.*)X"),
+        ("exclude_modules", "([a-z.0-9]+){2,}!"),
+        ("layer_replication", [[0, 1]] * 3000),
+        ("init_lora_weights", "pissa_niter_100000000"),
+    ],
+)
+def test_an_adapters_settings_have_an_end(name: str, value: Any) -> None:
+    """peft matched names against such patterns, or factorised weights, for ever."""
+    with pytest.raises(InvalidValueError, match=f"^{name} must|^r must|^{name} copies"):
+        check_adapter({"peft_type": "LORA", name: value})
+    check_adapter({"target_modules": r".*\.(q|k|v)_proj", "rank_pattern": {"^model.layers.0": 4}, "r": 8})
 
 
 # ---- links, pipes, devices, holes
@@ -344,18 +372,19 @@ def test_checksums_hold_plain_names(name: str, tmp_path: Path) -> None:
 # ---- totals
 
 
-def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path) -> None:
+def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    count = 40_000_000
+    monkeypatch.setattr(parquet, "_FREE_VALUES", 10**6)
+    count = 2_000_000
     ids = pa.ListArray.from_arrays([0, count], pa.array(np.full(count, 7, np.int8)))
     table = pa.table(
         {"prompt": ["p"], "completion": ["c"], "completion_ids": ids, "question": ["1+1?"], "answer": ["2"]}
     )
     pq.write_table(table, tmp_path / "completions.parquet")
     del table, ids
-    assert (tmp_path / "completions.parquet").stat().st_size < 100_000
+    assert (tmp_path / "completions.parquet").stat().st_size < 30_000
     for read in (
         lambda: write_view(tmp_path / "page.html", tmp_path / "completions.parquet"),
         lambda: load_problems(tmp_path / "completions.parquet"),
@@ -372,6 +401,10 @@ def test_a_long_text_that_many_rows_refer_to_is_refused_by_the_viewer(
     monkeypatch.setattr(sources, "_MOST_SHOWN", 10**7)
     table = pa.table({"prompt": ["p" * 10**4] * 10_000, "completion": ["c"] * 10_000})
     pq.write_table(table, tmp_path / "completions.parquet")
+    batch = next(
+        parquet.bounded_batches(tmp_path / "completions.parquet", batch_size=2, most=10**6, columns=["prompt"])
+    )
+    assert pa.types.is_dictionary(batch.column(0).type)  # each text is held once
     assert "holds more than 10,000,000 bytes" in str(
         in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "completions.parquet"))
     )

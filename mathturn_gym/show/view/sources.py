@@ -260,7 +260,8 @@ def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     found: list[tuple[str, Callable[[str], EpisodeSet]]] = []
     # By number, not by name: verl's 9.jsonl comes before its 10.jsonl.
     numbered = sorted(
-        (one for one in folder.glob("*.jsonl") if _NUMBERED.fullmatch(one.name) and one.is_file()), key=_number
+        (one for one in folder.glob("*.jsonl") if _NUMBERED.fullmatch(one.name) and one.is_file()),
+        key=lambda one: int(one.stem),
     )
     if numbered:
         found.append(("steps", lambda name: _read_many(numbered, name, str(folder))))
