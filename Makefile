@@ -22,7 +22,7 @@ SOME := tests/env/test_environment.py tests/env/test_vector.py tests/base/test_t
 
 # Environments of packages that .venv does not have: `make test-NAME` installs PACKAGES_NAME and runs TESTS_NAME. Those in
 # BESIDE use the versions of .venv for what they share with it; the others bring their own, and find the rest there.
-BESIDE := evaluations engines fuzz inspect kernel lowmem typing
+BESIDE := evaluations engines fuzz inspect kernel lowmem trackers typing
 REWARDS := tests/verifier/test_rewards_in_place.py
 PACKAGES_engines := ray==2.60.0
 TESTS_engines := tests/neighbors/engines tests/robustness/test_load.py
@@ -33,6 +33,8 @@ PACKAGES_kernel := ipykernel==7.4.0
 TESTS_kernel := tests/robustness/test_kernel.py
 PACKAGES_lowmem := --no-deps torchao==0.18.0
 TESTS_lowmem := tests/baselines/test_optimizer.py
+PACKAGES_trackers := trackio==0.43.0 mlflow-skinny==3.17.2
+TESTS_trackers := tests/baselines/test_trackers.py
 PACKAGES_typing := pyright==1.1.414
 TESTS_typing := tests/test_packaging.py -k "mypy or pyright"
 # Without what .venv has: their own dependencies would bring a second torch.
@@ -131,7 +133,7 @@ test-python-%: .venv-%/.ready ## the quick tests with another interpreter (3.12,
 	.venv-$*/bin/python $(PYTEST)
 
 test-engines: export MATHTURN_ENGINES := 1
-test-%: .envs/%/.ready ## evaluations, engines, inspect, kernel, lowmem, typing, areal, tinker, verifiers, verl: packages of their own
+test-%: .envs/%/.ready ## evaluations, engines, inspect, kernel, lowmem, trackers, typing, areal, tinker, verifiers, verl: packages of their own
 	$(if $(TESTS_$*),,$(error no target test-$*: see `make help`))
 	PATH="$(CURDIR)/.envs/$*/bin:$$PATH" .envs/$*/bin/python $(PYTEST) $(TESTS_$*)
 

@@ -13,7 +13,9 @@ import csv
 from pathlib import Path
 
 from mathturn_gym.baselines.tasks import load_task
-from mathturn_gym.compare import Cell, Outcome, Results
+from mathturn_gym.compare import Results
+from mathturn_gym.compare.cells import Outcome
+from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.compare.summary import aggregate_table, planning_table, seed_table
 from mathturn_gym.compare.verdict import difference_table, paired_differences, verdict
 from mathturn_gym.show.tables import as_markdown

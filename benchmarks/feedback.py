@@ -24,7 +24,8 @@ from typing import Any, Final
 
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines.session import cpu_threads
-from mathturn_gym.episodes.metrics import Report, summarize
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.metrics.report import Report
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Policy

@@ -39,8 +39,9 @@ from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.episodes.losses import policy_loss, trained_logprobs
 from mathturn_gym.episodes.packing import pack, unpack
 from mathturn_gym.episodes.rollout import collect
-from mathturn_gym.policies import trained_logits, use_row_attention
+from mathturn_gym.policies import trained_logits
 from mathturn_gym.policies.sampling import Sampling, entropy
+from mathturn_gym.policies.scoring import use_row_attention
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Completion, Ids
 from mathturn_gym.wrappers.policy import CausalLMPolicy

@@ -61,7 +61,9 @@ from mathturn_gym.baselines.run_folder import (  # noqa: E402  # noqa: E402
 from mathturn_gym.baselines.tasks import load_task  # noqa: E402
 from mathturn_gym.cli.app import app  # noqa: E402
 from mathturn_gym.cli.evaluate import missing_ranges  # noqa: E402
-from mathturn_gym.compare import CellFolder, Matrix, open_matrix, read_cells, run_matrix, worker  # noqa: E402
+from mathturn_gym.compare import Matrix, open_matrix, run_matrix, worker  # noqa: E402
+from mathturn_gym.compare.cells import CellFolder  # noqa: E402
+from mathturn_gym.compare.runner import read_cells  # noqa: E402
 from mathturn_gym.env.config import EnvConfig  # noqa: E402
 from mathturn_gym.episodes.packing import pack, unpack  # noqa: E402
 from mathturn_gym.episodes.trajectories import (  # noqa: E402

@@ -27,7 +27,7 @@ from typing import Any
 
 from mathturn_gym.baselines import RunConfig, load_task, train
 from mathturn_gym.baselines.session import cpu_threads
-from mathturn_gym.env.feedback import RIGHT_TEXT, WRONG_TEXT
+from mathturn_gym.env.feedback._registry import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.episodes.metrics import summarize
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.seeding import derive_seed

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -47,36 +50,8 @@ exclude_patterns = ["_ext", "_static"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!mathturn_gym\.).*"),  # names of other packages, and type variables: the build reaches no network
-    (
-        "py:.*",
-        r"mathturn_gym\.baselines\.(session|trainer|run_folder)\.\w+",
-    ),  # what a run is made of: no user makes one
     ("py:.*", r"mathturn_gym(\.\w+)*\._\w+.*"),  # types that are internal, or that live in internal modules
 ]
-nitpick_ignore = [  # bases and annotations that their package does not export
-    ("py:class", "mathturn_gym.neighbors.areal.logs.LoggedTurn"),
-    ("py:class", "mathturn_gym.neighbors.areal.protocol.Agent"),
-    ("py:class", "mathturn_gym.neighbors.areal.protocol.Queue"),
-    ("py:class", "mathturn_gym.neighbors.areal.worker.AsyncBatchPolicy"),
-    ("py:class", "mathturn_gym.episodes.packing.batch.Facts"),
-    ("py:class", "mathturn_gym.problems.rows.LeftOut"),
-    ("py:class", "mathturn_gym.baselines.algorithms.grpo.EpisodeBudget"),
-    ("py:class", "mathturn_gym.baselines.algorithms.reinforce.WithReference"),
-    ("py:class", "mathturn_gym.baselines.classic.algorithms.ActorCritic"),
-    ("py:class", "mathturn_gym.baselines.classic.algorithms.ValueBased"),
-    ("py:class", "mathturn_gym.compare.results.Limit"),
-    ("py:class", "mathturn_gym.show.tables.Table"),
-    ("py:class", "mathturn_gym.problems.base.Endless"),
-    ("py:class", "mathturn_gym.problems.schemas.Found"),
-    ("py:class", "mathturn_gym.env.environment.Beginning"),
-    ("py:class", "mathturn_gym.env.environment.Transition"),
-    ("py:class", "mathturn_gym.wrappers.token_level.TokenView"),
-    ("py:class", "mathturn_gym.baselines.algorithms.critic.CriticAlgorithm"),
-    ("py:class", "mathturn_gym.neighbors.episodes.KnownProblems"),
-    ("py:class", "mathturn_gym.neighbors.episodes.TextEpisode"),
-    ("py:class", "mathturn_gym.neighbors.serve.client.RemoteState"),
-]
-
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # `console` blocks with mathematics in them
@@ -116,6 +91,30 @@ def keep_drawings(app: Sphinx, what: str, name: str, obj: Any, options: Any, lin
     lines[:] = kept
 
 
+def name_alone(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
+    """Shows the class that an annotation or a base names and no page documents by its name; one that does not exist warns."""
+    module, _, name = node.get("reftarget", "").rpartition(".")
+    if node.get("reftype") != "class" or not module.startswith("mathturn_gym."):
+        return None
+    found = find_spec(module) is not None and hasattr(import_module(module), name)
+    return text if found else None
+
+
+def write_llms(app: Sphinx, error: Exception | None) -> None:
+    """Writes `llms.txt`: every page with its title, its first sentence and its source, for assistants (llmstxt.org)."""
+    if error is not None or app.builder.format != "html":
+        return
+    about = f"# {project}\n\n> {_PROJECT['description']}\n\n## Pages\n\n"
+    rows = []
+    for page in sorted(app.env.found_docs):
+        text = re.sub(r"```.*?```", "", Path(app.env.doc2path(page)).read_text(encoding="utf-8"), flags=re.DOTALL)
+        words = next((line for line in text.splitlines() if line[:1].isalpha()), "").split(". ")[0].rstrip(".:")
+        rows.append(f"- [{app.env.titles[page].astext()}](_sources/{page}.md.txt)" + f": {words}." * bool(words) + "\n")
+    (Path(app.outdir) / "llms.txt").write_text(about + "".join(rows), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", write_llms)
+    app.connect("missing-reference", name_alone)
     app.connect("autodoc-process-docstring", keep_drawings)

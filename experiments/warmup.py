@@ -35,7 +35,7 @@ from mathturn_gym.base.model_folders import no_progress_bars
 from mathturn_gym.baselines.session import cpu_threads
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import Dialogue
-from mathturn_gym.env.feedback import RIGHT_TEXT, WRONG_TEXT, get_feedback
+from mathturn_gym.env.feedback._registry import RIGHT_TEXT, WRONG_TEXT, get_feedback
 from mathturn_gym.episodes.metrics import Estimate, summarize
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, check_float, check_int, raise_unknown_name

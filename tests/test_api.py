@@ -102,29 +102,22 @@ def test_every_public_name_exists_and_is_listed(package: object) -> None:
 PUBLIC: dict[str, str] = {
     "mathturn_gym": (
         "CausalLMPolicy Completion Dialogue EnvConfig Episode EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv"
-        " MathTurnError PackedBatch Policy PolicyConfig Problem ProblemSource Status StepInfo StopReason TokenIds Turn"
-        " TurnContext Verdict Verifier __version__ acollect collect load_policy load_problems pack"
+        " MathTurnError PackedBatch Policy PolicyConfig Problem ProblemSource Status StepInfo StopReason TokenIds"
+        " Turn TurnContext Verdict Verifier __version__ acollect collect load_policy load_problems pack"
     ),
-    "mathturn_gym.env": "ENV_DEFAULTS EnvConfig EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv StepInfo info_of",
-    "mathturn_gym.env.dialogue": (
-        "CHATML_TEMPLATE Dialogue DialogueLike History Thinking Tokenizer TurnDialogue completion_ids load_tokenizer"
-        " make_dialogue"
-    ),
-    "mathturn_gym.env.feedback": (
-        "AboveBelow FEEDBACK Feedback FeedbackMode RIGHT_TEXT TemplateFeedback WRONG_TEXT feedback_mode get_feedback hint"
-        " hint_flipped plain"
-    ),
-    "mathturn_gym.episodes": ("PackedBatch acollect collect pack read_episodes summarize unpack write_episodes"),
-    "mathturn_gym.episodes.rollout": (
-        "AsyncPolicy EpisodePlan EpisodeRecorder Progress StreamingPolicy acollect check_tokenizer collect"
-    ),
+    "mathturn_gym.env": "ENV_DEFAULTS EnvConfig EpisodeState MathMultiTurnEnv MathMultiTurnVectorEnv StepInfo",
+    "mathturn_gym.env.dialogue": "CHATML_TEMPLATE Dialogue Tokenizer TurnDialogue completion_ids load_tokenizer",
+    "mathturn_gym.env.feedback": "AboveBelow FEEDBACK Feedback TemplateFeedback feedback_mode hint plain",
+    "mathturn_gym.episodes": "PackedBatch acollect collect pack read_episodes summarize unpack write_episodes",
+    "mathturn_gym.episodes.rollout": "AsyncPolicy EpisodePlan EpisodeRecorder acollect check_tokenizer collect",
     "mathturn_gym.errors": (
-        "ChatTemplateError CheckpointError EngineError EpisodeStateError InvalidActionError InvalidEpisodeError InvalidValueError"
-        " LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError PromptTooLongError RunError"
-        " ServerError SharedPromptsError StorageError UserFunctionError VerifierError"
+        "ChatTemplateError CheckpointError EngineError EpisodeStateError InvalidActionError InvalidEpisodeError"
+        " InvalidValueError LockedError MathTurnError MissingDependencyError PolicyError ProblemFileError"
+        " PromptTooLongError RunError ServerError SharedPromptsError StorageError UserFunctionError VerifierError"
     ),
     "mathturn_gym.types": (
-        "Completion Episode Gold Ids NO_VERSION Number Policy Problem Status StopReason Turn TurnContext TurnRecord Verdict"
+        "Completion Episode Gold Ids NO_VERSION Number Policy Problem Status StopReason Turn TurnContext"
+        " TurnRecord Verdict"
     ),
 }
 """Every public name of the core: a name more, or one less, is a decision."""

@@ -153,7 +153,7 @@ def test_every_environment_and_argument_has_its_place() -> None:
 def test_every_mode_term_and_figure_is_documented() -> None:
     from mathturn_gym.env.feedback import FEEDBACK
     from mathturn_gym.env.rewards import TERMS
-    from mathturn_gym.episodes.metrics import MEANING
+    from mathturn_gym.episodes.metrics.figures import MEANING
     from mathturn_gym.problems.families import FAMILIES
 
     for name, words in (

@@ -27,7 +27,8 @@ import torch
 from mathturn_gym.baselines.algorithms import Metrics
 from mathturn_gym.baselines.algorithms._credit import differ
 from mathturn_gym.episodes.losses import kl_divergence
-from mathturn_gym.episodes.packing import PackedBatch, select_rows
+from mathturn_gym.episodes.packing import PackedBatch
+from mathturn_gym.episodes.packing.selection import select_rows
 from mathturn_gym.types import Episode
 
 if TYPE_CHECKING:

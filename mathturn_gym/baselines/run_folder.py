@@ -42,15 +42,14 @@ from mathturn_gym.base.files import (
     write_json,
 )
 from mathturn_gym.base.import_paths import names_code
-from mathturn_gym.base.render import render_episode
 from mathturn_gym.baselines._evaluation import append_episodes, drop_episodes
 from mathturn_gym.baselines.settings import RunConfig
+from mathturn_gym.baselines.trackers import TensorBoard, Tracker, open_tracker
 from mathturn_gym.env.config import code_of
 from mathturn_gym.errors import (
     CheckpointError,
     InvalidValueError,
     LockedError,
-    MissingDependencyError,
     StorageError,
     install_extra,
 )
@@ -219,8 +218,7 @@ class RunFolder:
     def __init__(self, path: str | Path, config: RunConfig, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = Path(path)
         self._config, self._config_file = config, self.path / "config.json"
-        self._events: Any = None
-        self._wandb: Any = None
+        self._trackers: list[Tracker] = []
         self._save_every = config.save_every
         self._held = ExitStack()
         self._check_it_is_a_runs()
@@ -291,35 +289,27 @@ class RunFolder:
         return read_metrics(self.path)
 
     def start_metrics(self, iteration: int) -> None:
-        """Drops the lines of iterations after `iteration` (they will be written again), and opens the event file."""
+        """Drops the lines of iterations after `iteration` (they will be written again), and opens the trackers."""
         file = self.path / "metrics.jsonl"
         kept = [line for line in self.metrics() if line["iteration"] <= iteration] if file.exists() else []
         write_atomically(file, "".join(json.dumps(line) + "\n" for line in kept))
         drop_episodes(self.path, iteration)
-        if self._config.wandb_project is not None:
-            self._wandb = _start_wandb(self._config, self.path)
+        if self._config.tracker is not None:
+            self._trackers.append(open_tracker(self._config.tracker, self.path, self._config.to_json()))
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            self._trackers.append(TensorBoard(self.path / "tensorboard", iteration))
         except ImportError:
             _LOG.warning(f"tensorboard is not installed: no event files ({install_extra('train')})")
-            return
-        with storage_errors(self.path / "tensorboard"):
-            self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=iteration + 1)
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Appends one iteration's figures ("iteration" among them), flushed."""
         with storage_errors(self.path), open_regular(self.path / "metrics.jsonl", "ab") as file:
             file.write(json.dumps(dict(metrics)).encode() + b"\n")
-        if self._wandb is not None:
-            self._wandb.log(dict(metrics), step=int(metrics["iteration"]))
-        if self._events is not None:
-            with storage_errors(self.path / "tensorboard"):
-                for name, value in metrics.items():
-                    self._events.add_scalar(name, value, int(metrics["iteration"]))
-                self._events.flush()
+        for tracker in self._trackers:
+            tracker.log(metrics, int(metrics["iteration"]))
 
     def keep_episodes(self, name: str, episodes: Sequence[Episode], iteration: int) -> None:
-        """Keeps episodes of an iteration, and shows the first of them in TensorBoard.
+        """Keeps episodes of an iteration, and shows some of them in the trackers.
 
         Args:
             name: "validation" or "train".
@@ -328,11 +318,8 @@ class RunFolder:
         """
         with storage_errors(self.path):
             append_episodes(self.path, name, episodes, iteration)
-        if self._events is not None and episodes:
-            # Four spaces make it code in Markdown, whatever it says.
-            lines = render_episode(episodes[0], color=False).splitlines()
-            with storage_errors(self.path / "tensorboard"):
-                self._events.add_text(f"episodes/{name}", "\n".join(f"    {line}" for line in lines), iteration)
+        for tracker in self._trackers if episodes else ():
+            tracker.show(name, episodes, iteration)
 
     # ---- checkpoints
 
@@ -391,13 +378,9 @@ class RunFolder:
         self._drop_outdated()
 
     def close(self) -> None:
-        """Closes the event file and the Weights & Biases run, and lets other processes in."""
-        if self._wandb is not None:
-            self._wandb.finish()
-            self._wandb = None
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        """Closes the trackers, and lets other processes in."""
+        while self._trackers:
+            self._trackers.pop().close()
         self._held.close()
 
     # ---- resuming
@@ -408,7 +391,7 @@ class RunFolder:
         was, wanted = flat(before), flat(now)
         if isinstance(every := was.get("save_every"), int):
             self._save_every = max(self._save_every, every)
-        free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept"}
+        free = {"save_every", "keep", "budget.cpu_seconds", "evaluation.kept", "tracker"}
         schedule = self._config.optimization.schedule
         limits = {name for name in _LIMITS if was.get(name) != wanted.get(name)}
         if schedule == "constant":  # a longer run is the same run, only longer
@@ -557,11 +540,3 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, Mapping)
         found |= flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
     return found
-
-
-def _start_wandb(config: RunConfig, path: Path) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise MissingDependencyError(f"wandb_project needs Weights & Biases: {install_extra('wandb')}") from error
-    return wandb.init(project=config.wandb_project, name=path.name, dir=str(path), config=config.to_json())

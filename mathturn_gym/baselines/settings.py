@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
-from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_from_json
+from mathturn_gym.baselines.algorithms import BaseAlgorithm
+from mathturn_gym.baselines.algorithms._registry import algorithm_from_json
 from mathturn_gym.baselines.rollouts import OnFailure
+from mathturn_gym.baselines.trackers import check_tracker
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise_unknown_name
 from mathturn_gym.policies import PolicyConfig
@@ -375,7 +377,8 @@ class RunConfig:
             the machine's number of cores.
         save_every: Iterations between checkpoints; there is always one at the end and after an interrupt.
         keep: Checkpoints that are kept. Where the newest does not load, a resumed run falls back to the one before.
-        wandb_project: Also log to this Weights & Biases project (needs `pip install '.[wandb]'`).
+        tracker: Also show metrics and a few episodes in "wandb:PROJECT", "trackio:PROJECT" or "mlflow:EXPERIMENT" (each
+            is an extra of its name). TensorBoard's files are always written where it is installed.
         task: Name of the task that the parts were taken from, for reports.
 
     Raises:
@@ -392,7 +395,7 @@ class RunConfig:
     threads: int = 1
     save_every: int = 20
     keep: int = 2
-    wandb_project: str | None = None
+    tracker: str | None = None
     task: str | None = None
 
     def __post_init__(self) -> None:
@@ -403,10 +406,10 @@ class RunConfig:
         check_int("seed", self.seed, low=0, high=2**63 - 1)
         for name in ("threads", "save_every", "keep"):
             check_int(name, getattr(self, name), low=1)
-        for name in ("wandb_project", "task"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise InvalidValueError(f"{name} must be a non-empty text or None, got {value!r}")
+        if self.tracker is not None:
+            check_tracker(self.tracker)
+        if self.task is not None and (not isinstance(self.task, str) or not self.task):
+            raise InvalidValueError(f"task must be a non-empty text or None, got {self.task!r}")
         if self.policy.seed:
             raise InvalidValueError(f"policy.seed is not read in a run, whose own seed decides: got {self.policy.seed}")
         ahead = self.optimization.max_staleness
@@ -436,7 +439,9 @@ class RunConfig:
         Raises:
             InvalidValueError: a field is unknown (the nearest is suggested), missing or outside its range.
         """
-        data = data if algorithm is None else {**data, "algorithm": algorithm}
+        data = dict(data) if algorithm is None else {**data, "algorithm": algorithm}
+        if (project := data.pop("wandb_project", None)) is not None:  # runs from before there were other trackers
+            data["tracker"] = f"wandb:{project}"
         known = [one.name for one in dataclasses.fields(cls)]
         for name in data:
             if name not in known:

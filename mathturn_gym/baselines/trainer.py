@@ -45,12 +45,13 @@ from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_chec
 from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import Optimization, RunConfig, default_learning_rate
 from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
-from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
-from mathturn_gym.episodes.packing.selection import micro_batch_rows
+from mathturn_gym.episodes.packing import PackedBatch, pack
+from mathturn_gym.episodes.packing.selection import micro_batch_rows, select_rows
 from mathturn_gym.episodes.rollout import check_tokenizer, collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.policies import PolicyConfig, trained_logits, use_row_attention
+from mathturn_gym.policies import PolicyConfig, trained_logits
 from mathturn_gym.policies.config import MODEL_SCHEMES
+from mathturn_gym.policies.scoring import use_row_attention
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy

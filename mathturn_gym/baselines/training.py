@@ -103,7 +103,7 @@ def train(
     threads: int | None = None,
     save_every: int | None = None,
     keep: int | None = None,
-    wandb_project: str | None = None,
+    tracker: str | None = None,
     engine: Engine | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -132,7 +132,7 @@ def train(
         threads: CPU threads of torch during training.
         save_every: Iterations between checkpoints.
         keep: Checkpoints that are kept.
-        wandb_project: Also log to this Weights & Biases project.
+        tracker: Also show metrics and episodes in "wandb:PROJECT", "trackio:PROJECT" or "mlflow:EXPERIMENT".
         engine: Where the run plays and computes: None is this process, `mathturn_gym.neighbors.engines` has others. It is not
             part of the run's config, so that a run can be resumed with another engine.
         resume: Continue from the folder's checkpoint if there is one; a larger budget may be given.
@@ -160,7 +160,7 @@ def train(
         "threads": threads,
         "save_every": save_every,
         "keep": keep,
-        "wandb_project": wandb_project,
+        "tracker": tracker,
     }
     whole = _composed(config, {name: value for name, value in given.items() if value is not None})
     own: Any = None if policy is None or _is_config(policy) else policy

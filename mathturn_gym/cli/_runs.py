@@ -192,7 +192,7 @@ def problems_of(config: EnvConfig, split: str | None, *, named: bool) -> Problem
         split: What was asked for.
         named: The user named the problems, not a run or a task.
     """
-    from mathturn_gym.problems import FiniteSource
+    from mathturn_gym.problems.lists import FiniteSource
 
     if split in ("train", "validation", "test"):
         return config.problems(split)

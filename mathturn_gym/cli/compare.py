@@ -18,7 +18,9 @@ from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.compare import Cell, Matrix, Report
+    from mathturn_gym.compare import Matrix
+    from mathturn_gym.compare.matrix import Cell
+    from mathturn_gym.compare.report import Report
 
 
 @with_env_options
@@ -92,7 +94,8 @@ def compare(
 
     `mathturn compare --report runs/compare --figure acc@1 --against grpo`
     """
-    from mathturn_gym.compare import load_matrix, make_report, open_matrix, read_cells
+    from mathturn_gym.compare import load_matrix, make_report, open_matrix
+    from mathturn_gym.compare.runner import read_cells
     from mathturn_gym.errors import raise_unknown_name
 
     console = terminal()
@@ -160,7 +163,7 @@ def _run(console: Console, folder: Path, jobs: int) -> bool:
 
 def _show(console: Console, report: Report, *, full: bool) -> None:
     """The verdict with its table, or every table but the longest, and where the rest is."""
-    from mathturn_gym.compare import CellFolder
+    from mathturn_gym.compare.cells import CellFolder
     from mathturn_gym.compare.verdict import brief_table
     from mathturn_gym.show.tables import as_rich
 
@@ -196,7 +199,7 @@ def _show(console: Console, report: Report, *, full: bool) -> None:
 
 def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     """Every run, and the most CPU time that training may take."""
-    from mathturn_gym.compare import CellFolder
+    from mathturn_gym.compare.cells import CellFolder
     from mathturn_gym.compare.display import minutes
     from mathturn_gym.compare.matrix import check_cells
 
@@ -231,7 +234,8 @@ def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
 
 
 def _count_done(folder: Path) -> int:
-    from mathturn_gym.compare import CellFolder, read_cells
+    from mathturn_gym.compare.cells import CellFolder
+    from mathturn_gym.compare.runner import read_cells
 
     return sum(CellFolder(folder, cell).outcome().done for cell in read_cells(folder))
 

@@ -14,7 +14,8 @@ from mathturn_gym.base.terminal import terminal
 from mathturn_gym.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from mathturn_gym.episodes.metrics import Comparison, Estimate
+    from mathturn_gym.episodes.metrics import Estimate
+    from mathturn_gym.episodes.metrics.report import Comparison
     from mathturn_gym.types import Episode
 
 

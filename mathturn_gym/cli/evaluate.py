@@ -25,11 +25,12 @@ from mathturn_gym.cli._options import (
 )
 from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, policy_settings, problems_of, start_of
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.policies import POLICY_NAMES
+from mathturn_gym.policies.config import POLICY_NAMES
 
 if TYPE_CHECKING:
     from mathturn_gym.env.config import EnvConfig
-    from mathturn_gym.episodes.metrics import Estimate, Report
+    from mathturn_gym.episodes.metrics import Estimate
+    from mathturn_gym.episodes.metrics.report import Report
     from mathturn_gym.neighbors.engines.ray_settings import RaySettings
     from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.problems import ProblemSource

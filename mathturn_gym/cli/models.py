@@ -18,7 +18,7 @@ models_app = typer.Typer(
 @models_app.command("list")
 def list_models() -> None:
     """The models that have a name, and which of them are here."""
-    from mathturn_gym.policies import NAMED_MODELS, models_folder
+    from mathturn_gym.base.model_folders import NAMED_MODELS, models_folder
 
     table = Table("name", "about", "license", "fetch / disk, MB", "here")
     for name, model in NAMED_MODELS.items():
@@ -39,7 +39,7 @@ def get(
     again: Annotated[bool, typer.Option("--again", help="Fetch and convert it again.")] = False,
 ) -> None:
     """Fetch a model by its name, and convert it; then `--policy NAME` works everywhere."""
-    from mathturn_gym.policies import get_model
+    from mathturn_gym.policies.named_models import get_model
 
     folder = get_model(name, source=file, again=again)
     terminal().print(f"{name}: {folder}", markup=False, soft_wrap=True)
@@ -52,6 +52,6 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Turn a GGUF file into an ordinary Hugging Face folder (float32), which `--policy FOLDER` takes."""
-    from mathturn_gym.policies import convert_gguf
+    from mathturn_gym.policies.named_models import convert_gguf
 
     terminal().print(str(convert_gguf(file, folder, overwrite=overwrite)), markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from mathturn_gym.base.terminal import terminal
 from mathturn_gym.base.text import visible
 from mathturn_gym.cli._options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import OwnCode, check_counts, problems_of, start_of
-from mathturn_gym.policies import POLICY_NAMES
+from mathturn_gym.policies.config import POLICY_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -88,7 +88,8 @@ def count(
     """
     from dataclasses import asdict
 
-    from mathturn_gym.problems import SPLITS, count_distinct
+    from mathturn_gym.problems import count_distinct
+    from mathturn_gym.problems.base import SPLITS
 
     source = load_source(problems, None, question_column, answer_column, skip_bad_rows=skip_bad_rows)
     if source.split is None:
@@ -168,7 +169,7 @@ def _contradictory(problems: Sequence[Problem]) -> list[str]:
 
 
 def _described(source: ProblemSource, failure: GoldFailure) -> dict[str, str]:
-    from mathturn_gym.problems import RowProblems
+    from mathturn_gym.problems.rows import RowProblems
 
     verdict = failure.verdict
     line = f"line {source.line_of(failure.problem_id)}" if isinstance(source, RowProblems) else failure.problem_id

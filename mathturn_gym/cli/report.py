@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from mathturn_gym.episodes.metrics import Estimate, Report
+    from mathturn_gym.episodes.metrics import Estimate
+    from mathturn_gym.episodes.metrics.report import Report
 
 
 _MOST_PARTS: Final = 40
@@ -143,7 +144,7 @@ def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title:
 
 def _meaning(name: str) -> str:
     """`acc@k: …`: what a figure is; `acc@3` is explained as `acc@k`."""
-    from mathturn_gym.episodes.metrics import MEANING
+    from mathturn_gym.episodes.metrics.figures import MEANING
 
     stem, at, _ = name.partition("@")
     known = f"{stem}@k" if at else name

@@ -5,24 +5,26 @@
 
 from __future__ import annotations
 
-from mathturn_gym.compare.cells import CellFolder, Outcome, Point
-from mathturn_gym.compare.matrix import Cell, Matrix, load_matrix
-from mathturn_gym.compare.report import Report, make_report
-from mathturn_gym.compare.results import Results
-from mathturn_gym.compare.runner import Observer, open_matrix, read_cells, run_matrix
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Cell",
-    "CellFolder",
-    "Matrix",
-    "Observer",
-    "Outcome",
-    "Point",
-    "Report",
-    "Results",
-    "load_matrix",
-    "make_report",
-    "open_matrix",
-    "read_cells",
-    "run_matrix",
-]
+from mathturn_gym.base.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mathturn_gym.compare.matrix import Matrix, load_matrix
+    from mathturn_gym.compare.report import make_report
+    from mathturn_gym.compare.results import Results
+    from mathturn_gym.compare.runner import open_matrix, run_matrix
+
+__all__ = ["Matrix", "Results", "load_matrix", "make_report", "open_matrix", "run_matrix"]
+
+# The processes that run cells import this package, and need no page and no statistics.
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "matrix": "Matrix load_matrix",
+            "report": "make_report",
+            "results": "Results",
+            "runner": "open_matrix run_matrix",
+        },
+    )

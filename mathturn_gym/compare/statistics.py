@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+import scipy  # its `special` takes a quarter of a second, and loads when it is first asked for
 
 from mathturn_gym.episodes.metrics import Estimate
 from mathturn_gym.episodes.metrics.intervals import Pivot, ratio_estimate
@@ -263,7 +263,7 @@ def seeds_for(spread: float, effect: float, *, power: float = 0.8) -> int:
 
 
 def _quantile(seeds: int, share: float) -> float:
-    return float(stdtrit(seeds - 1, share))
+    return float(scipy.special.stdtrit(seeds - 1, share))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

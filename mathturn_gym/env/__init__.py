@@ -16,7 +16,7 @@ from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.env.config import EnvConfig
-    from mathturn_gym.env.environment import EpisodeState, MathMultiTurnEnv, StepInfo, info_of
+    from mathturn_gym.env.environment import EpisodeState, MathMultiTurnEnv, StepInfo
     from mathturn_gym.env.vector import MathMultiTurnVectorEnv
 
 ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
@@ -26,22 +26,14 @@ ENV_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 }
 """The environment ids, and the keyword defaults in which they differ."""
 
-__all__ = [
-    "ENV_DEFAULTS",
-    "EnvConfig",
-    "EpisodeState",
-    "MathMultiTurnEnv",
-    "MathMultiTurnVectorEnv",
-    "StepInfo",
-    "info_of",
-]
+__all__ = ["ENV_DEFAULTS", "EnvConfig", "EpisodeState", "MathMultiTurnEnv", "MathMultiTurnVectorEnv", "StepInfo"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "config": "EnvConfig",
-            "environment": "EpisodeState MathMultiTurnEnv StepInfo info_of",
+            "environment": "EpisodeState MathMultiTurnEnv StepInfo",
             "vector": "MathMultiTurnVectorEnv",
         },
     )

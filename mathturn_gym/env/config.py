@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     import gymnasium as gym
 
-    from mathturn_gym.env.dialogue import DialogueLike, History, Tokenizer
+    from mathturn_gym.env.dialogue import Tokenizer
+    from mathturn_gym.env.dialogue._dialogue import DialogueLike, History
     from mathturn_gym.env.feedback import Feedback
     from mathturn_gym.env.rewards import RewardTerms
     from mathturn_gym.env.verification import VerifierLike

@@ -22,8 +22,10 @@ import numpy as np
 from mathturn_gym.base.render import draw_dialogue, render_dialogue
 from mathturn_gym.base.text import shorten
 from mathturn_gym.base.user_functions import error_of, name_of, place_of, positional_parameters
-from mathturn_gym.env.dialogue import DialogueLike, History, Tokenizer, make_dialogue
-from mathturn_gym.env.feedback import Feedback, get_feedback
+from mathturn_gym.env.dialogue import Tokenizer
+from mathturn_gym.env.dialogue._dialogue import DialogueLike, History, make_dialogue
+from mathturn_gym.env.feedback import Feedback
+from mathturn_gym.env.feedback._registry import get_feedback
 from mathturn_gym.env.noise import get_noise
 from mathturn_gym.env.rewards import LARGEST_RETURN, RewardTerms, affine_reward, check_scale, get_terms
 from mathturn_gym.env.verification import VerifierLike, get_verifier
@@ -35,7 +37,8 @@ from mathturn_gym.errors import (
     check_int,
     raise_unknown_name,
 )
-from mathturn_gym.problems import FiniteSource, ProblemsLike, load_problems
+from mathturn_gym.problems import ProblemsLike, load_problems
+from mathturn_gym.problems.lists import FiniteSource
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.spaces import TokenIds, check_step
 from mathturn_gym.types import Ids, Problem, StopReason, TurnContext, TurnRecord, Verdict

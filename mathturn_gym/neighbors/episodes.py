@@ -20,7 +20,8 @@ from mathturn_gym.env.dialogue import completion_ids
 from mathturn_gym.episodes.returns import returns_to_go
 from mathturn_gym.episodes.rollout import EpisodeRecorder
 from mathturn_gym.errors import InvalidValueError, check_float
-from mathturn_gym.problems import FiniteSource, ProblemList, ProblemsLike, distinct, load_problems
+from mathturn_gym.problems import ProblemsLike, distinct, load_problems
+from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.types import Completion, Episode, Ids, Problem
 
 

@@ -17,36 +17,23 @@ from typing import TYPE_CHECKING
 from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mathturn_gym.base.model_folders import NAMED_MODELS, NamedModel, models_folder
     from mathturn_gym.policies.chat import ChatPolicy
-    from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
-    from mathturn_gym.policies.loop import DecodingStats
-    from mathturn_gym.policies.named_models import convert_gguf, get_model
+    from mathturn_gym.policies.config import BUILTIN_PATH, PolicyConfig
     from mathturn_gym.policies.openai import OpenAIPolicy
-    from mathturn_gym.policies.sampling import AnswerGrammar, Sampling, answer_grammar, answer_ids, mask_logits
-    from mathturn_gym.policies.scoring import trained_logits, use_row_attention
+    from mathturn_gym.policies.sampling import Sampling, answer_grammar, answer_ids
+    from mathturn_gym.policies.scoring import trained_logits
     from mathturn_gym.policies.vllm import VLLMPolicy
 
 __all__ = [
     "BUILTIN_PATH",
-    "NAMED_MODELS",
-    "POLICY_NAMES",
-    "AnswerGrammar",
     "ChatPolicy",
-    "DecodingStats",
-    "NamedModel",
     "OpenAIPolicy",
     "PolicyConfig",
     "Sampling",
     "VLLMPolicy",
     "answer_grammar",
     "answer_ids",
-    "convert_gguf",
-    "get_model",
-    "mask_logits",
-    "models_folder",
     "trained_logits",
-    "use_row_attention",
 ]
 
 if not TYPE_CHECKING:
@@ -54,13 +41,10 @@ if not TYPE_CHECKING:
         __name__,
         {
             "chat": "ChatPolicy",
-            "config": "BUILTIN_PATH POLICY_NAMES PolicyConfig",
-            "loop": "DecodingStats",
-            "mathturn_gym.base.model_folders": "NAMED_MODELS NamedModel models_folder",
-            "named_models": "convert_gguf get_model",
+            "config": "BUILTIN_PATH PolicyConfig",
             "openai": "OpenAIPolicy",
-            "sampling": "AnswerGrammar Sampling answer_grammar answer_ids mask_logits",
-            "scoring": "trained_logits use_row_attention",
+            "sampling": "Sampling answer_grammar answer_ids",
+            "scoring": "trained_logits",
             "vllm": "VLLMPolicy",
         },
     )

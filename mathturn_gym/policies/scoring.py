@@ -229,7 +229,7 @@ def score_batch(
 
 def _parts(batch: PackedBatch, max_tokens: int) -> Iterator[tuple[PackedBatch, tuple[slice, slice]]]:
     """Consecutive rows that fit into a pass, as a batch of their own, and their place in the whole."""
-    from mathturn_gym.episodes.packing import select_rows
+    from mathturn_gym.episodes.packing.selection import select_rows
 
     lengths, starts = batch.lengths.tolist(), batch.cu_seqlens.tolist()
     first = 0

@@ -14,28 +14,20 @@ from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.problems import _data_sets
 from mathturn_gym.problems._data_sets import FileOptions
 from mathturn_gym.problems._names import at_path, by_name
-from mathturn_gym.problems.base import SPLITS, Generator, ProblemSource
+from mathturn_gym.problems.base import Generator, ProblemSource
 from mathturn_gym.problems.curriculum import Curriculum
-from mathturn_gym.problems.files import ProblemFile, StreamedFile
 from mathturn_gym.problems.lists import FiniteSource, ProblemList, SplitSource
 from mathturn_gym.problems.mixtures import Mixture, filter_by_pass_rate, pass_rates
 from mathturn_gym.problems.rows import RowProblems, check_gold, numbered
-from mathturn_gym.problems.sets import Distinct, check_disjoint, count_distinct, distinct, overlap
+from mathturn_gym.problems.sets import check_disjoint, count_distinct, distinct, overlap
 from mathturn_gym.types import Problem
 
 __all__ = [
-    "SPLITS",
     "Curriculum",
-    "Distinct",
-    "FiniteSource",
     "Generator",
     "Mixture",
-    "ProblemFile",
-    "ProblemList",
     "ProblemSource",
     "ProblemsLike",
-    "RowProblems",
-    "StreamedFile",
     "check_disjoint",
     "check_gold",
     "count_distinct",

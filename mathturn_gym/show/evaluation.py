@@ -18,9 +18,10 @@ import numpy as np
 from markupsafe import Markup
 
 from mathturn_gym.base.render import ENDINGS, STATUSES
-from mathturn_gym.episodes.metrics import MEANING, Estimate, Report, summarize
-from mathturn_gym.episodes.metrics.figures import EpisodeFacts, facts
+from mathturn_gym.episodes.metrics import Estimate, summarize
+from mathturn_gym.episodes.metrics.figures import MEANING, EpisodeFacts, facts
 from mathturn_gym.episodes.metrics.intervals import cluster_sums, ratio_estimate
+from mathturn_gym.episodes.metrics.report import Report
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.show.charts import Series, bars, histogram, lines, ranges
 from mathturn_gym.show.pages import Chart, Section, write_report_page

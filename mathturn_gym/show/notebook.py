@@ -13,7 +13,8 @@ from mathturn_gym.base.render import COLORS, Line, dialogue_html, render_episode
 from mathturn_gym.base.text import html_text
 
 if TYPE_CHECKING:
-    from mathturn_gym.episodes.metrics import Estimate, Report
+    from mathturn_gym.episodes.metrics import Estimate
+    from mathturn_gym.episodes.metrics.report import Report
     from mathturn_gym.episodes.packing import PackedBatch
     from mathturn_gym.types import Episode, Problem, Verdict
 

@@ -60,6 +60,7 @@ _RESULTS = {
     "wall": (Status.UNDECIDED, "wall-clock limit"),
     "memory": (Status.UNDECIDED, "memory limit"),
     "crash": (Status.UNDECIDED, "symbolic worker failed"),
+    "absent": (Status.UNDECIDED, "no symbolic workers on this system"),
 }
 
 

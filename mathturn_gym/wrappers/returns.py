@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from mathturn_gym.env import info_of
+from mathturn_gym.env.environment import info_of
 from mathturn_gym.episodes.rollout import EpisodeRecorder
 from mathturn_gym.errors import EpisodeStateError, check_float
 from mathturn_gym.types import Completion, Ids

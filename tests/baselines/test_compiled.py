@@ -12,7 +12,8 @@ from mathturn_gym.baselines._optimizer import CompiledLayers
 from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.episodes.packing import pack
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError
-from mathturn_gym.policies import trained_logits, use_row_attention
+from mathturn_gym.policies import trained_logits
+from mathturn_gym.policies.scoring import use_row_attention
 from mathturn_gym.testing import synthetic_episode
 
 Small = Callable[..., RunConfig]

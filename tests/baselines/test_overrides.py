@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mathturn_gym.baselines import GRPO
-from mathturn_gym.baselines.algorithms import algorithm_named
+from mathturn_gym.baselines.algorithms._registry import algorithm_named
 from mathturn_gym.baselines.overrides import dotted, merged, nested, parse_settings
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.errors import InvalidValueError

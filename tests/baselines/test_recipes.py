@@ -8,7 +8,7 @@ from tiny import Shape, make_tiny_model, train_tokenizer
 from warmup import RECIPES, TINY, WORLD, Part, recipe_named
 
 from mathturn_gym.env.dialogue import Dialogue
-from mathturn_gym.env.feedback import WRONG_TEXT
+from mathturn_gym.env.feedback._registry import WRONG_TEXT
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.policies.sampling import answer_ids
 from mathturn_gym.problems import load_problems

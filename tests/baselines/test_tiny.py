@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import PHRASES, make_tiny_model, train_tokenizer
 
 from mathturn_gym.env.dialogue import Dialogue, load_tokenizer
-from mathturn_gym.env.feedback import RIGHT_TEXT, WRONG_TEXT
+from mathturn_gym.env.feedback._registry import RIGHT_TEXT, WRONG_TEXT
 from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.problems import load_problems
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from mathturn_gym.baselines import (
 )
 from mathturn_gym.baselines.run_folder import load_checkpoint, read_config, read_metrics
 from mathturn_gym.baselines.tasks import load_task
-from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
+from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.wrappers import load_policy
 from mathturn_gym.wrappers.policy import CausalLMPolicy
@@ -317,27 +316,6 @@ def test_without_tensorboard_and_matplotlib_it_says_what_it_leaves_out(
         train(small(episodes=8), run_dir=tmp_path / "run")
     assert [record.message.split()[0] for record in caplog.records] == ["tensorboard", "matplotlib"]
     assert not (tmp_path / "run" / "curve.png").exists()
-
-
-def test_figures_go_to_weights_and_biases_where_asked(
-    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small(settings={"wandb_project": "mine"}, episodes=8)
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[wandb\]'"):
-        train(config, run_dir=tmp_path / "run")
-    seen: list[Any] = []
-    logged = SimpleNamespace(log=lambda row, step: seen.append((step, row)), finish=lambda: seen.append("finished"))
-
-    def init(**settings: Any) -> Any:
-        assert settings["project"] == "mine"
-        assert settings["config"]["algorithm"]["name"] == "clipped_reinforce"
-        return logged
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    done = train(config, run_dir=tmp_path / "run", overwrite=True)
-    assert [one[0] if isinstance(one, tuple) else one for one in seen] == [0, 1, "finished"]
-    assert seen[1][1] == done.history[1]
 
 
 def test_hints_are_learned_within_a_few_iterations(tmp_path: Path) -> None:

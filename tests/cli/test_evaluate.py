@@ -22,7 +22,7 @@ from mathturn_gym.cli.evaluate import missing_ranges
 from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, ProblemFileError, StorageError
 from mathturn_gym.policies import BUILTIN_PATH, PolicyConfig
-from mathturn_gym.problems import ProblemFile
+from mathturn_gym.problems.files import ProblemFile
 from mathturn_gym.wrappers import load_policy
 
 RUNNER = CliRunner()

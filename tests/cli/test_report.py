@@ -7,7 +7,8 @@ import io
 from rich.console import Console
 
 from mathturn_gym.cli.report import comparison_table, report_summary, report_tables
-from mathturn_gym.episodes.metrics import MEANING, QUESTIONS, summarize
+from mathturn_gym.episodes.metrics import summarize
+from mathturn_gym.episodes.metrics.figures import MEANING, QUESTIONS
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode
 

@@ -9,8 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from mathturn_gym.compare import Cell, Outcome, Point, Results
+from mathturn_gym.compare import Results
+from mathturn_gym.compare.cells import Outcome, Point
 from mathturn_gym.compare.charts import curve_charts, difference_charts
+from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.compare.verdict import paired_differences
 from mathturn_gym.episodes.metrics import Estimate
 from mathturn_gym.show.charts import Series, lines, ranges

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.compare import Cell, Matrix, load_matrix
+from mathturn_gym.compare import Matrix, load_matrix
 from mathturn_gym.compare import matrix as module
-from mathturn_gym.compare.matrix import check_cells
+from mathturn_gym.compare.matrix import Cell, check_cells
 from mathturn_gym.errors import InvalidValueError
 
 

@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mathturn_gym.compare import Cell, Outcome, Point, Results
+from mathturn_gym.compare import Results
+from mathturn_gym.compare.cells import Outcome, Point
 from mathturn_gym.compare.charts import aggregate_chart, curve_charts, difference_charts, profile_chart
+from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.compare.summary import aggregate_table, improvement_table, task_table
 from mathturn_gym.compare.verdict import difference_table, paired_differences, verdict
 from mathturn_gym.show.charts import standalone

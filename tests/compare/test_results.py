@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mathturn_gym.compare import Cell, Outcome, Point, Results
+from mathturn_gym.compare import Results
+from mathturn_gym.compare.cells import Outcome, Point
+from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.compare.results import area, place_of, value_at
 from mathturn_gym.compare.summary import (
     aggregate_table,

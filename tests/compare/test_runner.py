@@ -17,18 +17,10 @@ from typing import Any
 import pytest
 
 from mathturn_gym.base.files import locked
-from mathturn_gym.compare import (
-    Cell,
-    CellFolder,
-    Matrix,
-    Observer,
-    Outcome,
-    open_matrix,
-    read_cells,
-    run_matrix,
-)
-from mathturn_gym.compare.matrix import config_of
-from mathturn_gym.compare.runner import _note_failure, _Running, cores
+from mathturn_gym.compare import Matrix, open_matrix, run_matrix
+from mathturn_gym.compare.cells import CellFolder, Outcome
+from mathturn_gym.compare.matrix import Cell, config_of
+from mathturn_gym.compare.runner import Observer, _note_failure, _Running, cores, read_cells
 from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError
 
 PRETEND = "pretend_runs:Pretend"

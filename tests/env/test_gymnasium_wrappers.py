@@ -16,7 +16,7 @@ from gymnasium import wrappers as theirs
 from gymnasium.vector import AutoresetMode
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.env import info_of
+from mathturn_gym.env.environment import info_of
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.testing import RandomPolicy
 from mathturn_gym.types import Episode

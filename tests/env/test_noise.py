@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import mathturn_gym  # noqa: F401 - registers the environments
-from mathturn_gym.env.feedback import RIGHT_TEXT, AboveBelow
+from mathturn_gym.env.feedback import AboveBelow
+from mathturn_gym.env.feedback._registry import RIGHT_TEXT
 from mathturn_gym.env.noise import VerdictNoise
 from mathturn_gym.episodes.rollout import collect
 from mathturn_gym.errors import InvalidValueError

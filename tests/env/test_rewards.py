@@ -4,8 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from mathturn_gym.env import MathMultiTurnEnv, info_of
+from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.dialogue import Dialogue, TurnDialogue
+from mathturn_gym.env.environment import info_of
 from mathturn_gym.env.rewards import TERMS, get_terms, turn_reward
 from mathturn_gym.errors import InvalidValueError, UserFunctionError
 from mathturn_gym.types import Problem, Status, TurnContext, TurnRecord, Verdict

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import mathturn_gym  # noqa: F401
-from mathturn_gym.env import info_of
+from mathturn_gym.env.environment import info_of
 from mathturn_gym.env.vector import MathMultiTurnVectorEnv
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError, InvalidValueError, UserFunctionError
 from mathturn_gym.problems import ProblemSource, load_problems

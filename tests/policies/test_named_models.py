@@ -20,7 +20,8 @@ from mathturn_gym.base.model_folders import NAMED_MODELS, folder_of, models_fold
 from mathturn_gym.cli.app import app
 from mathturn_gym.env.dialogue import Dialogue, load_tokenizer
 from mathturn_gym.errors import CheckpointError, InvalidValueError, MissingDependencyError
-from mathturn_gym.policies import convert_gguf, get_model, named_models
+from mathturn_gym.policies import named_models
+from mathturn_gym.policies.named_models import convert_gguf, get_model
 from mathturn_gym.wrappers import load_policy
 
 

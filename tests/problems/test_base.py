@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import SPLITS, Generator, ProblemSource, base, load_problems
-from mathturn_gym.problems.base import split_of
+from mathturn_gym.problems import Generator, ProblemSource, base, load_problems
+from mathturn_gym.problems.base import SPLITS, split_of
 from mathturn_gym.problems.families import NAMES
 from mathturn_gym.types import Problem
 

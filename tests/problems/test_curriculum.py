@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import Curriculum, Mixture, ProblemList, load_problems
+from mathturn_gym.problems import Curriculum, Mixture, load_problems
+from mathturn_gym.problems.lists import ProblemList
 from mathturn_gym.types import Problem
 
 

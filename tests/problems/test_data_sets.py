@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems import ProblemList, load_problems
-from mathturn_gym.problems.lists import SplitSource
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.lists import ProblemList, SplitSource
 
 datasets = pytest.importorskip("datasets")
 

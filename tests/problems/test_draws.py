@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from mathturn_gym.problems import SPLITS, Curriculum, ProblemSource, load_problems
+from mathturn_gym.problems import Curriculum, ProblemSource, load_problems
+from mathturn_gym.problems.base import SPLITS
 
 # Digests of prompts, gold answers and hints, taken before problems had ids of their content.
 DRAWS = {

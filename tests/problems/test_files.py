@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems import (
-    SPLITS,
-    FiniteSource,
-    ProblemFile,
-    ProblemList,
-    StreamedFile,
-    _readers,
-    check_gold,
-    load_problems,
-)
+from mathturn_gym.problems import _readers, check_gold, load_problems
+from mathturn_gym.problems.base import SPLITS
+from mathturn_gym.problems.files import ProblemFile, StreamedFile
+from mathturn_gym.problems.lists import FiniteSource, ProblemList
 from mathturn_gym.verifier import Verifier
 
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import SPLITS, ProblemList, load_problems
-from mathturn_gym.problems.base import split_of
-from mathturn_gym.problems.lists import SplitSource
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.base import SPLITS, split_of
+from mathturn_gym.problems.lists import ProblemList, SplitSource
 from mathturn_gym.types import Problem
 
 

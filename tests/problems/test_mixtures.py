@@ -3,8 +3,9 @@ from collections import Counter
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import Mixture, ProblemList, filter_by_pass_rate, load_problems
+from mathturn_gym.problems import Mixture, filter_by_pass_rate, load_problems
 from mathturn_gym.problems.families import Family
+from mathturn_gym.problems.lists import ProblemList
 from mathturn_gym.types import Problem
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems import FiniteSource, Mixture, ProblemFile, StreamedFile, files, load_problems
+from mathturn_gym.problems import Mixture, files, load_problems
 from mathturn_gym.problems.families import Family
+from mathturn_gym.problems.files import ProblemFile, StreamedFile
+from mathturn_gym.problems.lists import FiniteSource
 from mathturn_gym.types import Problem
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, ProblemFileError
-from mathturn_gym.problems import FiniteSource, ProblemFile, _readers, load_problems
+from mathturn_gym.problems import _readers, load_problems
+from mathturn_gym.problems.files import ProblemFile
+from mathturn_gym.problems.lists import FiniteSource
 
 GOOD = {"question": "1+1=?", "answer": "2", "id": 1}
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems import RowProblems, load_problems
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.rows import RowProblems
 
 
 def source_of(*rows: Any, **options: Any) -> RowProblems:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
-from mathturn_gym.problems import RowProblems, load_problems
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.rows import RowProblems
 
 MESSAGES = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1+1=?"}]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mathturn_gym.problems import SPLITS, load_problems
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.base import SPLITS
 
 
 def pairs(name: str) -> set[str]:

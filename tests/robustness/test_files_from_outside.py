@@ -28,14 +28,16 @@ from mathturn_gym.baselines.run_folder import load_checkpoint, read_config, read
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli._rescore import read_answers
 from mathturn_gym.cli.verify import _rows
-from mathturn_gym.compare import load_matrix, make_report, open_matrix, read_cells
+from mathturn_gym.compare import load_matrix, make_report, open_matrix
 from mathturn_gym.compare.cells import CellFolder
+from mathturn_gym.compare.runner import read_cells
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.episodes.packing import pack, unpack
 from mathturn_gym.episodes.trajectories import load_batch, read_episodes, save_batch, write_episodes
 from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, MathTurnError, ProblemFileError
 from mathturn_gym.neighbors.export import from_inspect, to_inspect, to_trl, to_verl
-from mathturn_gym.policies import BUILTIN_PATH, PolicyConfig, convert_gguf
+from mathturn_gym.policies import BUILTIN_PATH, PolicyConfig
+from mathturn_gym.policies.named_models import convert_gguf
 from mathturn_gym.problems import load_problems
 from mathturn_gym.show.view import write_view
 from mathturn_gym.show.view.sources import read_curves

@@ -30,7 +30,8 @@ from mathturn_gym.baselines.run_folder import (
 )
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.app import app
-from mathturn_gym.episodes.trajectories import EpisodeWriter, episode_to_record, read_episodes, write_episodes
+from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes, write_episodes
+from mathturn_gym.episodes.trajectories.records import episode_to_record
 from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, MathTurnError, StorageError
 from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.policies.config import MODEL_SCHEMES

@@ -20,7 +20,7 @@ import mathturn_gym  # noqa: F401 - registers the environments
 from mathturn_gym.env.config import EnvConfig
 from mathturn_gym.env.dialogue import Dialogue
 from mathturn_gym.episodes.rollout import collect
-from mathturn_gym.episodes.trajectories import episode_to_record
+from mathturn_gym.episodes.trajectories.records import episode_to_record
 from mathturn_gym.problems import load_problems
 from mathturn_gym.types import Verdict
 from mathturn_gym.verifier import Verifier

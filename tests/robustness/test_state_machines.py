@@ -11,11 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mathturn_gym.env import EpisodeState, MathMultiTurnEnv, info_of
+from mathturn_gym.env import EpisodeState, MathMultiTurnEnv
 from mathturn_gym.env.dialogue import Dialogue
+from mathturn_gym.env.environment import info_of
 from mathturn_gym.env.vector import MathMultiTurnVectorEnv
-from mathturn_gym.episodes.packing import PackedBatch, micro_batches, pack, select_rows, unpack
+from mathturn_gym.episodes.packing import PackedBatch, micro_batches, pack, unpack
 from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS
+from mathturn_gym.episodes.packing.selection import select_rows
 from mathturn_gym.episodes.rollout import EpisodeRecorder
 from mathturn_gym.errors import EpisodeStateError, InvalidActionError
 from mathturn_gym.testing import synthetic_episode

@@ -21,10 +21,9 @@ from mathturn_gym.baselines.algorithms._base import (
     Learner,
     Metrics,
     Part,
-    RunParts,
     State,
 )
-from mathturn_gym.baselines.algorithms._registry import algorithm_from_json, algorithm_named, register, registered
+from mathturn_gym.baselines.algorithms._registry import register, registered
 
 __all__ = [
     "Advantages",
@@ -35,10 +34,7 @@ __all__ = [
     "Learner",
     "Metrics",
     "Part",
-    "RunParts",
     "State",
-    "algorithm_from_json",
-    "algorithm_named",
     "register",
     "registered",
 ]

@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.classic.algorithms import (
-        A2C,
-        DQN,
-        PPO,
-        QRDQN,
-        TRPO,
-        ClassicAlgorithm,
-        MaskablePPO,
-        RecurrentPPO,
-    )
+    from mathturn_gym.baselines.classic.algorithms import A2C, DQN, PPO, QRDQN, TRPO, MaskablePPO, RecurrentPPO
     from mathturn_gym.baselines.classic.features import WindowTransformer, language_model_kwargs, load_language_model
     from mathturn_gym.baselines.classic.policy import Sb3Policy, make_token_env
     from mathturn_gym.baselines.classic.training import load_classic
@@ -36,7 +27,6 @@ __all__ = [
     "PPO",
     "QRDQN",
     "TRPO",
-    "ClassicAlgorithm",
     "MaskablePPO",
     "RecurrentPPO",
     "Sb3Policy",
@@ -51,7 +41,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "algorithms": "A2C ClassicAlgorithm DQN MaskablePPO PPO QRDQN RecurrentPPO TRPO",
+            "algorithms": "A2C DQN MaskablePPO PPO QRDQN RecurrentPPO TRPO",
             "features": "WindowTransformer language_model_kwargs load_language_model",
             "policy": "Sb3Policy make_token_env",
             "training": "load_classic",

@@ -25,7 +25,7 @@ from mathturn_gym.errors import (
 )
 
 if TYPE_CHECKING:
-    from mathturn_gym.baselines.algorithms import RunParts
+    from mathturn_gym.baselines.algorithms._base import RunParts
 
 
 # Arguments of a constructor that the run decides.

@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from mathturn_gym.baselines.algorithms import BaseAlgorithm, algorithm_named
+from mathturn_gym.baselines.algorithms import BaseAlgorithm
+from mathturn_gym.baselines.algorithms._registry import algorithm_named
 from mathturn_gym.baselines.overrides import merged, nested
 from mathturn_gym.baselines.settings import PARTS, RunConfig, part_from_json
 from mathturn_gym.env.config import DEFAULT_ENV, EnvConfig

@@ -5,29 +5,15 @@ Chinese, `TemplateFeedback` says it in your words, and `feedback_mode` registers
 lists what each tells.
 """
 
-from mathturn_gym.env.feedback._registry import (
-    FEEDBACK,
-    RIGHT_TEXT,
-    WRONG_TEXT,
-    Feedback,
-    FeedbackMode,
-    TemplateFeedback,
-    feedback_mode,
-    get_feedback,
-)
-from mathturn_gym.env.feedback.modes import AboveBelow, hint, hint_flipped, plain
+from mathturn_gym.env.feedback._registry import FEEDBACK, Feedback, TemplateFeedback, feedback_mode
+from mathturn_gym.env.feedback.modes import AboveBelow, hint, plain
 
 __all__ = [
     "FEEDBACK",
-    "RIGHT_TEXT",
-    "WRONG_TEXT",
     "AboveBelow",
     "Feedback",
-    "FeedbackMode",
     "TemplateFeedback",
     "feedback_mode",
-    "get_feedback",
     "hint",
-    "hint_flipped",
     "plain",
 ]

@@ -6,18 +6,7 @@
 
 from __future__ import annotations
 
-from mathturn_gym.episodes.metrics.figures import MEANING, QUESTIONS
-from mathturn_gym.episodes.metrics.intervals import Difference, Estimate
-from mathturn_gym.episodes.metrics.report import Comparison, Report, compare, read_leniently, summarize
+from mathturn_gym.episodes.metrics.intervals import Estimate
+from mathturn_gym.episodes.metrics.report import compare, read_leniently, summarize
 
-__all__ = [
-    "MEANING",
-    "QUESTIONS",
-    "Comparison",
-    "Difference",
-    "Estimate",
-    "Report",
-    "compare",
-    "read_leniently",
-    "summarize",
-]
+__all__ = ["Estimate", "compare", "read_leniently", "summarize"]

@@ -4,7 +4,7 @@ pack(episodes, layout=..., form=...) ─► PackedBatch ─► micro_batches ─
                                             └─► unpack ─► the same episodes, to the bit
 """
 
-from mathturn_gym.episodes.packing.batch import FactsTable, PackedBatch, Pieces
+from mathturn_gym.episodes.packing.batch import PackedBatch
 from mathturn_gym.episodes.packing.layouts import pack, unpack
 from mathturn_gym.episodes.packing.selection import (
     dense_mask,
@@ -13,13 +13,10 @@ from mathturn_gym.episodes.packing.selection import (
     mask_stale,
     micro_batches,
     model_inputs,
-    select_rows,
 )
 
 __all__ = [
-    "FactsTable",
     "PackedBatch",
-    "Pieces",
     "dense_mask",
     "drop_stale",
     "mask_mod",
@@ -27,6 +24,5 @@ __all__ = [
     "micro_batches",
     "model_inputs",
     "pack",
-    "select_rows",
     "unpack",
 ]

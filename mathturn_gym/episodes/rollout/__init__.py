@@ -14,21 +14,6 @@ declares as its `scheduler` decides how it is asked:
 """
 
 from mathturn_gym.episodes.rollout._collect import acollect, check_tokenizer, collect
-from mathturn_gym.episodes.rollout._recorder import (
-    AsyncPolicy,
-    EpisodePlan,
-    EpisodeRecorder,
-    StreamingPolicy,
-)
-from mathturn_gym.episodes.rollout._schedulers import Progress
+from mathturn_gym.episodes.rollout._recorder import AsyncPolicy, EpisodePlan, EpisodeRecorder
 
-__all__ = [
-    "AsyncPolicy",
-    "EpisodePlan",
-    "EpisodeRecorder",
-    "Progress",
-    "StreamingPolicy",
-    "acollect",
-    "check_tokenizer",
-    "collect",
-]
+__all__ = ["AsyncPolicy", "EpisodePlan", "EpisodeRecorder", "acollect", "check_tokenizer", "collect"]

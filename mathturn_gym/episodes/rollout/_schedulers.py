@@ -15,7 +15,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from mathturn_gym.env import MathMultiTurnEnv, info_of
+from mathturn_gym.env import MathMultiTurnEnv
+from mathturn_gym.env.environment import info_of
 from mathturn_gym.env.verification import TurnVerifier
 from mathturn_gym.episodes.rollout._recorder import (
     EMPTY_COMPLETION,

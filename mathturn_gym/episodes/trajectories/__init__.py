@@ -6,22 +6,6 @@ The schema is in `docs/trajectories.md`. Nothing here is pickled, and a file's c
 """
 
 from mathturn_gym.episodes.trajectories.batches import load_batch, save_batch
-from mathturn_gym.episodes.trajectories.files import BadRow, EpisodeReader, EpisodeWriter, read_episodes, write_episodes
-from mathturn_gym.episodes.trajectories.records import SCHEMA, SCHEMA_VERSION, episode_from_record, episode_to_record
-from mathturn_gym.episodes.trajectories.tables import episodes_from_table, episodes_to_table
+from mathturn_gym.episodes.trajectories.files import EpisodeWriter, read_episodes, write_episodes
 
-__all__ = [
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "BadRow",
-    "EpisodeReader",
-    "EpisodeWriter",
-    "episode_from_record",
-    "episode_to_record",
-    "episodes_from_table",
-    "episodes_to_table",
-    "load_batch",
-    "read_episodes",
-    "save_batch",
-    "write_episodes",
-]
+__all__ = ["EpisodeWriter", "load_batch", "read_episodes", "save_batch", "write_episodes"]

@@ -16,7 +16,8 @@ from mathturn_gym.episodes.trajectories.records import build_episode, facts_to_r
 from mathturn_gym.errors import InvalidValueError, MathTurnError, StorageError
 
 if TYPE_CHECKING:
-    from mathturn_gym.episodes.packing import FactsTable, PackedBatch
+    from mathturn_gym.episodes.packing import PackedBatch
+    from mathturn_gym.episodes.packing.batch import FactsTable
 
 _SCHEMA: Final = "mathturn_gym.packed_batch"
 _VERSION: Final = "1"
@@ -43,7 +44,7 @@ def save_batch(path: str | os.PathLike[str], batch: PackedBatch) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from mathturn_gym.episodes.packing import Pieces
+    from mathturn_gym.episodes.packing.batch import Pieces
 
     target = _checked(path)
     # Facts go through the same checks as episodes in files: one schema, one reader.
@@ -82,7 +83,8 @@ def load_batch(path: str | os.PathLike[str]) -> PackedBatch:
     """
     from safetensors import SafetensorError, safe_open
 
-    from mathturn_gym.episodes.packing import PackedBatch, Pieces
+    from mathturn_gym.episodes.packing import PackedBatch
+    from mathturn_gym.episodes.packing.batch import Pieces
 
     source = _checked(path)
     try:
@@ -139,8 +141,7 @@ def _check_pieces(batch: PackedBatch) -> None:
 
 
 def _facts(tensors: dict[str, Any]) -> FactsTable:
-    from mathturn_gym.episodes.packing import FactsTable
-    from mathturn_gym.episodes.packing.batch import FACT_FIELDS
+    from mathturn_gym.episodes.packing.batch import FACT_FIELDS, FactsTable
 
     records = parse_json(tensors.pop("facts.json").numpy().tobytes())
     sizes = tensors.pop("facts.sizes").numpy()

@@ -145,7 +145,7 @@ class EpisodeReader(Iterable[Episode]):
                 schema = file.schema_arrow
         except (ValueError, OSError) as error:  # pyarrow's errors derive from these
             raise InvalidValueError(f"{self.path} is not a Parquet file: {error}") from error
-        check_table_schema(schema, str(self.path), named=True)
+        check_table_schema(schema, str(self.path))
         # Other columns may be as large as their writer likes: they are not even read.
         columns = [name for name in table_schema().names if name in schema.names]
         batches = bounded_batches(self.path, batch_size=self.batch_size, most=_AT_ONCE, columns=columns)

@@ -139,17 +139,17 @@ def _check_storable(episode: Episode, record: dict[str, Any]) -> None:
             raise InvalidEpisodeError(f"{who}: a table holds Unicode texts only, got {text!r}") from None
 
 
-def check_table_schema(schema: Any, source: str, *, named: bool) -> None:
+def check_table_schema(schema: Any, source: str) -> None:
     """Raises `InvalidValueError` naming the column where `schema` is not the one of `table_schema`.
 
-    With `named` the metadata must name it too; without, only another name or version is refused.
+    Metadata that name another schema or version are refused. None at all are not: `datasets` drops ours when it writes.
     """
     expected = table_schema()
     metadata = {
         key.decode(errors="replace"): value.decode(errors="replace") for key, value in (schema.metadata or {}).items()
     }
     found = metadata.get("schema"), metadata.get("schema_version")
-    if found != (SCHEMA, str(SCHEMA_VERSION)) and (named or found != (None, None)):
+    if found not in ((SCHEMA, str(SCHEMA_VERSION)), (None, None)):
         raise InvalidValueError(
             f"{source}: schema must be {SCHEMA!r} version {SCHEMA_VERSION}, got {found[0]!r} version {found[1]!r}"
         )
@@ -192,7 +192,7 @@ def episodes_from_table(table: Any) -> Iterator[Episode | InvalidEpisodeError]:
     Raises:
         InvalidValueError: a table of another schema.
     """
-    check_table_schema(table.schema, "table", named=False)
+    check_table_schema(table.schema, "table")
     pa = require_pyarrow()
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
     for batch in batches:

@@ -16,12 +16,10 @@ from mathturn_gym.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mathturn_gym.neighbors.areal.agent import MathMultiTurnAgent
-    from mathturn_gym.neighbors.areal.dialogue import ArealDialogue, areal_feedback
     from mathturn_gym.neighbors.areal.environment import ArealProblems, MathCodeSingleStepEnv
     from mathturn_gym.neighbors.areal.episodes import to_episode, to_sequence_sample
     from mathturn_gym.neighbors.areal.protocol import (
         BundledGenerationOutputs,
-        EnvironmentService,
         GenerationHyperparameters,
         ReplyError,
         make_agent,
@@ -34,10 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentWorker",
-    "ArealDialogue",
     "ArealProblems",
     "BundledGenerationOutputs",
-    "EnvironmentService",
     "GenerationHyperparameters",
     "Job",
     "JobResult",
@@ -46,7 +42,6 @@ __all__ = [
     "ReplyError",
     "SequenceSample",
     "ValidationError",
-    "areal_feedback",
     "make_agent",
     "make_env",
     "prompt_sample",
@@ -62,7 +57,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "agent": "MathMultiTurnAgent",
-            "dialogue": "ArealDialogue areal_feedback",
             "environment": "ArealProblems MathCodeSingleStepEnv",
             "episodes": "to_episode to_sequence_sample",
             "protocol": "BundledGenerationOutputs EnvironmentService GenerationHyperparameters ReplyError"

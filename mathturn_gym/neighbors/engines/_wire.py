@@ -14,7 +14,7 @@ from mathturn_gym.types import Episode
 if TYPE_CHECKING:
     import torch
 
-    from mathturn_gym.episodes.packing import FactsTable, Pieces
+    from mathturn_gym.episodes.packing.batch import FactsTable, Pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -244,7 +244,7 @@ def to_datasets(episodes: Sequence[Episode]) -> Any:
         from datasets import Dataset
     except ImportError as error:
         raise MissingDependencyError(f"to_datasets needs datasets: {install_extra('data')}") from error
-    from mathturn_gym.episodes.trajectories import episodes_to_table
+    from mathturn_gym.episodes.trajectories.tables import episodes_to_table
 
     return Dataset(episodes_to_table(episodes))
 

@@ -28,7 +28,8 @@ from mathturn_gym.errors import (
 )
 from mathturn_gym.neighbors.serve._protocol import PROTOCOL_VERSION, check_send_tokens, fingerprint, info_to_record
 from mathturn_gym.neighbors.serve.limits import Limits, Metrics
-from mathturn_gym.problems import SPLITS, ProblemSource, load_problems
+from mathturn_gym.problems import ProblemSource, load_problems
+from mathturn_gym.problems.base import SPLITS
 from mathturn_gym.types import Ids, Problem
 
 try:

@@ -9,6 +9,5 @@ The file holds everything it shows and asks the network for nothing; what a mode
 from mathturn_gym.show.evaluation import write_report
 from mathturn_gym.show.view._server import Follower, ViewServer
 from mathturn_gym.show.view._write import write_view
-from mathturn_gym.show.view.records import Message, ViewEpisode
 
-__all__ = ["Follower", "Message", "ViewEpisode", "ViewServer", "write_report", "write_view"]
+__all__ = ["Follower", "ViewServer", "write_report", "write_view"]

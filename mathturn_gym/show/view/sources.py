@@ -23,11 +23,14 @@ from typing import IO, Any, Final
 
 from mathturn_gym.base.files import bounded_lines, open_regular, parse_json, read_regular, reading
 from mathturn_gym.base.parquet import bounded_batches
-from mathturn_gym.episodes.trajectories import SCHEMA, episode_from_record, read_episodes
+from mathturn_gym.episodes.trajectories import read_episodes
 from mathturn_gym.episodes.trajectories.files import MAX_LINE
+from mathturn_gym.episodes.trajectories.records import SCHEMA, episode_from_record
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
-from mathturn_gym.show.view.adapters import ADAPTERS, Adapter, read_inspect, read_trl_table
-from mathturn_gym.show.view.adapters._base import number
+from mathturn_gym.show.view.adapters import ADAPTERS
+from mathturn_gym.show.view.adapters._base import Adapter, number
+from mathturn_gym.show.view.adapters.inspect import read_inspect
+from mathturn_gym.show.view.adapters.trl import read_trl_table
 from mathturn_gym.show.view.records import ViewEpisode, from_episodes
 from mathturn_gym.types import Episode
 

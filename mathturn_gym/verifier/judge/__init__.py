@@ -10,7 +10,7 @@ A judge is `ServerJudge`, or any function of a `JudgeQuestion`.
 
 from __future__ import annotations
 
-from mathturn_gym.verifier.judge._judge import JudgeCounts, JudgeQuestion, ServerJudge
+from mathturn_gym.verifier.judge._judge import JudgeQuestion, ServerJudge
 from mathturn_gym.verifier.judge._judged import JudgedVerifier
 
-__all__ = ["JudgeCounts", "JudgeQuestion", "JudgedVerifier", "ServerJudge"]
+__all__ = ["JudgeQuestion", "JudgedVerifier", "ServerJudge"]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mathturn_gym.errors import VerifierError
-from mathturn_gym.verifier.symbolic._worker import Stream, read_frame, write_frame
+from mathturn_gym.verifier.symbolic._worker import CAN_WORK, Stream, read_frame, write_frame
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0
@@ -44,7 +44,10 @@ _PASSED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "SYSTEM
 
 @dataclass(frozen=True, slots=True)
 class SymbolicResult:
-    """What a worker found: `equal`, `different`, `unparsed`, `timeout`, `wall`, `memory` or `crash`, and its seconds."""
+    """What a worker found: `equal`, `different`, `unparsed`, `timeout`, `wall`, `memory` or `crash`, and its seconds.
+
+    `absent`: this system has no workers.
+    """
 
     name: str
     seconds: float
@@ -203,7 +206,8 @@ class SymbolicPool:
         Raises:
             VerifierError: they do not start.
         """
-        self._current()
+        if CAN_WORK:
+            self._current()
 
     def close(self) -> None:
         """Ends the workers; a later case starts new ones."""
@@ -281,6 +285,9 @@ class Session:
             return
         number = len(self._asked)
         self._asked.add(pair)
+        if not CAN_WORK:
+            self._results[pair] = SymbolicResult("absent", 0.0)
+            return
         self._open[number] = pair
         if self._line is None:
             self._connect()

@@ -24,7 +24,6 @@ import gc
 import json
 import logging
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -34,6 +33,13 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
+
+try:
+    import resource
+except ImportError:  # Windows: nothing here runs there, and its callers read names from this module
+    resource = None  # type: ignore[assignment]
+CAN_WORK = hasattr(os, "fork") and resource is not None
+"""Whether this system has what workers need: `fork`, and limits of memory."""
 
 _HEAD = struct.Struct("<I")
 # Where somebody has set SIGPIPE back to its default, writing to a process that has gone would end us.

@@ -14,7 +14,8 @@ import pytest
 
 import mathturn_gym.baselines as baselines
 from mathturn_gym.baselines import Algorithm, RunConfig, register, train
-from mathturn_gym.baselines.algorithms import algorithm_from_json, algorithm_named, registered
+from mathturn_gym.baselines.algorithms import registered
+from mathturn_gym.baselines.algorithms._registry import algorithm_from_json, algorithm_named
 from mathturn_gym.baselines.algorithms.grpo import GRPO
 from mathturn_gym.errors import InvalidValueError
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mathturn_gym.env import MathMultiTurnEnv
-from mathturn_gym.env.dialogue import Dialogue, load_tokenizer, make_dialogue
+from mathturn_gym.env.dialogue import Dialogue, load_tokenizer
+from mathturn_gym.env.dialogue._dialogue import make_dialogue
 from mathturn_gym.errors import ChatTemplateError, InvalidValueError
 from mathturn_gym.testing import TEMPLATES, make_tokenizer
 from mathturn_gym.types import Ids, Problem
@@ -154,22 +155,23 @@ def test_feedback_is_the_same_whatever_is_cached() -> None:
     assert np.array_equal(dialogue.feedback_ids("No.", 0, completion), again)
 
 
-@pytest.mark.parametrize(("feedbacks", "prompts"), [(120, 100), pytest.param(400, 300, marks=pytest.mark.slow)])
-def test_the_cache_is_bounded_by_bytes_whatever_is_said(feedbacks: int, prompts: int) -> None:
+@pytest.mark.parametrize("bound", [2**19, pytest.param(4 * 2**20, marks=pytest.mark.slow)])
+def test_the_cache_is_bounded_by_bytes_whatever_is_said(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mathturn_gym.env.dialogue._dialogue._CACHE_BYTES", bound)
     dialogue = Dialogue("builtin")
     completion = np.array([70], np.int64)
     tracemalloc.start()
     try:
-        for i in range(feedbacks):
+        for i in range(bound // 2**15):  # ids of twice the bound and more
             dialogue.feedback_ids(f"No {i}." + " and no" * 5000, 0, completion)  # 35 kB of text, 10,000 ids
-        for i in range(prompts):
+        for i in range(bound // 2**15):
             dialogue.prompt_ids(f"{i}?" * 2000)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 8 * 2**20
-    dialogue.feedback_ids("No." * 10**6, 0, completion)
-    assert len(dialogue._cache) > 10, "one enormous text does not drive out the others"
+    assert held < 2 * bound
+    dialogue.feedback_ids("No." * (bound // 4), 0, completion)
+    assert len(dialogue._cache) > 3, "one enormous text does not drive out the others"
 
 
 def test_a_dialogue_can_be_sent_to_another_process() -> None:

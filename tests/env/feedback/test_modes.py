@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mathturn_gym.env.feedback import FEEDBACK, RIGHT_TEXT, WRONG_TEXT, TemplateFeedback, get_feedback
-from mathturn_gym.env.feedback._registry import TEXTS
+from mathturn_gym.env.feedback import FEEDBACK, TemplateFeedback
+from mathturn_gym.env.feedback._registry import RIGHT_TEXT, TEXTS, WRONG_TEXT, get_feedback
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.problems import load_problems
 from mathturn_gym.problems.families import FAMILIES, Family

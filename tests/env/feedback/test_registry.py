@@ -12,8 +12,8 @@ import pytest
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.dialogue import Dialogue
-from mathturn_gym.env.feedback import FEEDBACK, FeedbackMode, feedback_mode, get_feedback
-from mathturn_gym.env.feedback._registry import _REGISTRY, TEXTS
+from mathturn_gym.env.feedback import FEEDBACK, feedback_mode
+from mathturn_gym.env.feedback._registry import _REGISTRY, TEXTS, FeedbackMode, get_feedback
 from mathturn_gym.errors import InvalidValueError, UserFunctionError
 from mathturn_gym.types import Ids, Problem, TurnContext
 

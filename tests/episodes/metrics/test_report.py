@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from mathturn_gym.cli.report import report_tables
-from mathturn_gym.episodes.metrics import MEANING, Estimate, summarize
+from mathturn_gym.episodes.metrics import Estimate, summarize
+from mathturn_gym.episodes.metrics.figures import MEANING
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.types import Episode, Status, StopReason, Verdict
 

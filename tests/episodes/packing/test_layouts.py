@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thorough import examples
 
-from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows, unpack
+from mathturn_gym.episodes.packing import PackedBatch, pack, unpack
 from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS
+from mathturn_gym.episodes.packing.selection import select_rows
 from mathturn_gym.episodes.returns import advantages, returns_to_go
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.testing import synthetic_episode

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mathturn_gym.episodes.packing import drop_stale, mask_stale, micro_batches, pack, select_rows, unpack
+from mathturn_gym.episodes.packing import drop_stale, mask_stale, micro_batches, pack, unpack
 from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS
+from mathturn_gym.episodes.packing.selection import select_rows
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode

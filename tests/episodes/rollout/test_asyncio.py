@@ -13,7 +13,8 @@ import pytest
 from tiny import make_tiny_model, train_tokenizer
 
 import mathturn_gym  # noqa: F401 - registers the ids
-from mathturn_gym.episodes.rollout import AsyncPolicy, Progress, acollect, collect
+from mathturn_gym.episodes.rollout import AsyncPolicy, acollect, collect
+from mathturn_gym.episodes.rollout._schedulers import Progress
 from mathturn_gym.errors import InvalidValueError, PolicyError
 from mathturn_gym.testing import RandomPolicy
 from mathturn_gym.types import Completion, Episode, Ids, Problem, TurnContext

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from mathturn_gym.episodes.packing import micro_batches, pack, unpack
 from mathturn_gym.episodes.packing.batch import FORMS, LAYOUTS
-from mathturn_gym.episodes.trajectories import episode_to_record, load_batch, save_batch
+from mathturn_gym.episodes.trajectories import load_batch, save_batch
+from mathturn_gym.episodes.trajectories.records import episode_to_record
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.neighbors.engines._wire import PackedEpisodes
 from mathturn_gym.testing import synthetic_episode

@@ -15,15 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mathturn_gym.episodes.returns import returns_to_go
-from mathturn_gym.episodes.trajectories import (
-    SCHEMA_VERSION,
-    EpisodeWriter,
-    episode_from_record,
-    episode_to_record,
-    episodes_to_table,
-    read_episodes,
-    write_episodes,
-)
+from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes, write_episodes
+from mathturn_gym.episodes.trajectories.records import SCHEMA_VERSION, episode_from_record, episode_to_record
+from mathturn_gym.episodes.trajectories.tables import episodes_to_table
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode, Status, StopReason, Verdict
@@ -275,7 +269,10 @@ def test_files_from_before_texts_were_kept_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.replace_schema_metadata({}), "schema must be 'mathturn_gym.episode' version 1, got None"),
+        (
+            lambda t: t.replace_schema_metadata({"schema": "other"}),
+            "schema must be 'mathturn_gym.episode' version 1, got 'other' version None",
+        ),
         (
             lambda t: t.replace_schema_metadata({"schema": "mathturn_gym.episode", "schema_version": "9"}),
             "version '9'",

@@ -9,9 +9,9 @@ import pytest
 import mathturn_gym  # noqa: F401 - registers the ids
 from mathturn_gym.env import MathMultiTurnEnv
 from mathturn_gym.env.dialogue import Dialogue
-from mathturn_gym.env.feedback import RIGHT_TEXT as OUR_RIGHT
-from mathturn_gym.env.feedback import WRONG_TEXT as OUR_WRONG
-from mathturn_gym.env.feedback import get_feedback
+from mathturn_gym.env.feedback._registry import RIGHT_TEXT as OUR_RIGHT
+from mathturn_gym.env.feedback._registry import WRONG_TEXT as OUR_WRONG
+from mathturn_gym.env.feedback._registry import get_feedback
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.neighbors.areal.dialogue import PROMPT_IDS, RIGHT_TEXT, WRONG_TEXT, ArealDialogue, areal_feedback
 from mathturn_gym.testing import make_tokenizer

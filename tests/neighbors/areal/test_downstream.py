@@ -12,7 +12,8 @@ import pytest
 import torch
 from areal_replay import collect_episodes, tokenizers_beside
 
-from mathturn_gym.episodes.packing import PackedBatch, pack, select_rows
+from mathturn_gym.episodes.packing import PackedBatch, pack
+from mathturn_gym.episodes.packing.selection import select_rows
 from mathturn_gym.types import Episode
 
 GoldenPath = Callable[[str], Path]

@@ -15,7 +15,7 @@ from areal_replay import collect_episodes, tokenizers_beside
 
 import mathturn_gym  # noqa: F401 - registers the environments
 from mathturn_gym.episodes.packing import pack
-from mathturn_gym.episodes.trajectories import episode_to_record
+from mathturn_gym.episodes.trajectories.records import episode_to_record
 from mathturn_gym.errors import InvalidEpisodeError
 from mathturn_gym.neighbors.areal import SequenceSample, ValidationError, to_episode, to_sequence_sample
 from mathturn_gym.types import Completion, Episode, Status, Verdict

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from mathturn_gym.episodes import read_episodes
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs
 from mathturn_gym.episodes.packing import model_inputs, pack
 from mathturn_gym.episodes.returns import BiasedEstimatorWarning, advantages
-from mathturn_gym.episodes.trajectories import episodes_from_table
 from mathturn_gym.errors import InvalidEpisodeError, InvalidValueError
 from mathturn_gym.neighbors.export import (
     to_areal,
@@ -146,13 +146,14 @@ def test_trl_takes_one_segment() -> None:
         to_trl([two_segments()])
 
 
-def test_datasets_hold_every_bit() -> None:
+def test_datasets_hold_every_bit(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     episodes = [synthetic_episode(0, i, [2, 1], group="g", max_version=2) for i in range(3)]
     dataset = to_datasets(episodes)
     assert dataset.num_rows == 3
     assert dataset[1]["ids"] == episodes[1].ids.tolist()
-    for before, after in zip(episodes, episodes_from_table(dataset.data.table), strict=True):
+    dataset.to_parquet(tmp_path / "pushed.parquet")  # what `push_to_hub` uploads: without the name of our schema
+    for before, after in zip(episodes, read_episodes(tmp_path / "pushed.parquet"), strict=True):
         assert isinstance(after, Episode)
         assert before.logprobs.tobytes() == after.logprobs.tobytes()
         assert before.rewards.tobytes() == after.rewards.tobytes()

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.problems import SPLITS, load_problems
+from mathturn_gym.problems import load_problems
+from mathturn_gym.problems.base import SPLITS
 from mathturn_gym.problems.families import FAMILIES, FORMS, Family
 from mathturn_gym.problems.families.registry import GENERATORS, LEVELS, REGISTRY
 from mathturn_gym.types import Problem

@@ -640,13 +640,13 @@ def test_five_thousand_episodes_open_within_six_processor_seconds(
 
 
 def test_a_long_episode_draws_its_cells_as_they_are_reached(opening: Callable[..., Tab], tmp_path: Path) -> None:
-    path = write_view(tmp_path / "long.html", {"long": [synthetic_episode(0, 0, [40_000], vocab_size=400)]})
+    path = write_view(tmp_path / "long.html", {"long": [synthetic_episode(0, 0, [14_000], vocab_size=400)]})
     tab = opening("tab=tokens", path=path)
     assert tab.count(".token") < 8000
     box = tab.page.locator(".strip").bounding_box()
     tab.page.mouse.click(box["x"] + box["width"] - 2, box["y"] + 5)
     tab.wait("document.querySelector('.token.cursor') !== null")
-    assert int(tab.page.get_attribute(".token.cursor", "data-at")) > 39_000
+    assert int(tab.page.get_attribute(".token.cursor", "data-at")) > 13_500
 
 
 @pytest.mark.slow  # a training run beside a browser

@@ -15,9 +15,8 @@ from mathturn_gym.base.text import TokenTexts
 from mathturn_gym.env.dialogue import load_tokenizer
 from mathturn_gym.episodes.returns import advantages
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.show.view import Message, ViewEpisode
 from mathturn_gym.show.view._encoding import BLOCK_SIZE, Block, blocks, pack_json
-from mathturn_gym.show.view.records import from_episodes
+from mathturn_gym.show.view.records import Message, ViewEpisode, from_episodes
 from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.types import Episode, Status, Verdict
 

@@ -9,16 +9,8 @@ from pathlib import Path
 import pytest
 
 from mathturn_gym.errors import InvalidValueError, ProblemFileError, VerifierError
-from mathturn_gym.verifier.audit import (
-    Case,
-    _run,
-    audit_html,
-    audit_markdown,
-    installed_verifiers,
-    load_cases,
-    run_audit,
-    wilson,
-)
+from mathturn_gym.verifier.audit import Case, _run, audit_markdown, installed_verifiers, load_cases, run_audit
+from mathturn_gym.verifier.audit._report import audit_html, wilson
 
 CASES = [
     Case("1", "1", True, "answer"),

@@ -28,8 +28,8 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Stora
 from mathturn_gym.testing import ScriptedPolicy
 from mathturn_gym.types import Problem, Status, Verdict
 from mathturn_gym.verifier import Verifier
-from mathturn_gym.verifier.judge import JudgeCounts, JudgedVerifier, JudgeQuestion, ServerJudge
-from mathturn_gym.verifier.judge._judge import unsuitable
+from mathturn_gym.verifier.judge import JudgedVerifier, JudgeQuestion, ServerJudge
+from mathturn_gym.verifier.judge._judge import JudgeCounts, unsuitable
 
 KEY = "sk-very-secret-key"
 

@@ -18,7 +18,7 @@ from mathturn_gym.neighbors.require import require
 _INSTALL: Final = install_extra("ray")
 require("ray", "2.50", "3", _INSTALL)
 
-from mathturn_gym.neighbors.engines.ray._engine import Collection, RayEngine  # noqa: E402  after the check of the version
+from mathturn_gym.neighbors.engines.ray._engine import RayEngine  # noqa: E402
 from mathturn_gym.neighbors.engines.ray._training import RayTraining  # noqa: E402
 
-__all__ = ["Collection", "RayEngine", "RaySettings", "RayTraining"]
+__all__ = ["RayEngine", "RaySettings", "RayTraining"]

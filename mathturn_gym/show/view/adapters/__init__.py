@@ -4,12 +4,10 @@ An adapter recognizes a line of a JSON-lines file by its fields and reads it; wh
 verdicts) is not made up. Each module's docstring says where its trainer writes such logs and which fields are read.
 """
 
-from mathturn_gym.show.view.adapters._base import Adapter
-from mathturn_gym.show.view.adapters.inspect import read_inspect
-from mathturn_gym.show.view.adapters.trl import TRL_ROWS, VERL_DUMPS, VERL_OUTPUTS, read_trl_table
+from mathturn_gym.show.view.adapters.trl import TRL_ROWS, VERL_DUMPS, VERL_OUTPUTS
 from mathturn_gym.show.view.adapters.verifiers import VERIFIERS_RESULTS, VERIFIERS_TRACES
 
-__all__ = ["ADAPTERS", "Adapter", "read_inspect", "read_trl_table"]
+__all__ = ["ADAPTERS"]
 
 ADAPTERS = (VERIFIERS_TRACES, VERIFIERS_RESULTS, VERL_OUTPUTS, VERL_DUMPS, TRL_ROWS)
 """In the order in which they are asked whether a line is theirs."""
