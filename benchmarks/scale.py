@@ -1,4 +1,4 @@
-"""What an engine costs, what it loses when workers die, and what the plan of `docs/scale.md` predicts.
+"""What an engine costs, what it loses when workers die, and what it would need on larger machines (`docs/engines.md`).
 
     PYTHONPATH=.ray python benchmarks/scale.py [--parts actors policies kills costs plan simulate] [--out runs/benchmarks/scale.json]
 

@@ -27,7 +27,7 @@ class NDArray(Generic[_Scalar]):
 
 
 NDArray.__module__ = "numpy.typing"
-numpy.typing.NDArray = NDArray  # type: ignore[misc]  # before autodoc evaluates an annotation
+numpy.typing.NDArray = NDArray  # type: ignore[assignment]  # before autodoc evaluates an annotation
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _REPOSITORY = _PROJECT["urls"]["Repository"]

@@ -105,7 +105,7 @@ def turns_chat_model() -> str:
         "acc@K: multi-turn (discount 0) - single-turn": "− single-turn",
         "own acc@K - own fresh@K (discount 0)": "− independent",
         "own acc@K - told hints that lie (discount 0)": "− false hints",
-        "acc@K (discount 0) - deaf@K": "− deaf bound",
+        "acc@K (discount 0) - deaf@K": "− bound .375",
     }
     rows = []
     for task in ("sums", "guess8"):

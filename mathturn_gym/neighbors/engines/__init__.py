@@ -4,5 +4,5 @@
     mathturn_gym.neighbors.engines.distributed   a learner of several ranks, on torch.distributed
 
 An engine changes where a run's work is done. What episode i is, and what a batch's gradient is, stay what they are in
-one process. `docs/engines.md` says how to use them, and `docs/scale.md` what saturates first.
+one process. `docs/engines.md` says how to use them, and what saturates first.
 """

@@ -215,7 +215,7 @@ def described(name: str) -> tuple[str, str, str, str]:
         f"{thinking.open.strip()} … {thinking.close.strip()}"
         if thinking.close in dialogue._template.source
         else "none",
-        "goes on" if again[: len(seen)].tolist() == seen.tolist() else "written anew",
+        "continues" if again[: len(seen)].tolist() == seen.tolist() else "re-rendered",
     )
 
 
