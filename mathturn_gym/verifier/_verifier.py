@@ -32,7 +32,7 @@ _REMEMBERED = 16_384
 _MAX_REMEMBERED = 400
 # What may stand before and after all that is told.
 _TOLD_BEFORE = re.compile(r"(?:[:：>#=\]\n]|(?<![a-zA-Z])(?:is|are)|[是为])[\s$*_\"'“]*\Z")
-_TOLD_AFTER = re.compile(r"[ \t$*_\"'”.。!]*(?:\Z|\n|</|<\||\[/)")
+_TOLD_AFTER = re.compile(r"[ \t$*_\"”.。]*(?:\Z|\n|</|<\||\[/)")
 _SOMETHING = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z0-9]")
 
 

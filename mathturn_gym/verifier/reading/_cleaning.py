@@ -94,6 +94,7 @@ _SUB = {"₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "₅": "5", 
 _SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
 _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]")
+_TURNING = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
 
 
 def _ascii(match: re.Match[str]) -> str:
@@ -103,10 +104,13 @@ def _ascii(match: re.Match[str]) -> str:
     if char.isdecimal():
         return str(unicodedata.decimal(char))
     category = unicodedata.category(char)
-    if category in ("Cf", "Mn"):
+    # A mark over or through a sign changes it, and so does one that turns the direction of what follows.
+    if (category == "Cf" and char not in _TURNING) or unicodedata.name(char, "").startswith("VARIATION SELECTOR"):
         return ""
     if category == "Zs":
         return "~"
+    if unicodedata.decomposition(char).startswith(("<circle>", "<super>", "<sub>")):
+        return char  # a circled 5 beside a 2 is no 52
     plain = unicodedata.normalize("NFKC", char)
     if "⁄" in plain:
         top, bottom = plain.split("⁄", 1)
@@ -140,7 +144,7 @@ def _money(match: re.Match[str]) -> str:
 
 
 def _to_ascii(text: str) -> str:
-    text = _MONEY.sub(_money, text)
+    text = _MONEY.sub(_money, unicodedata.normalize("NFC", text))
     text = _SMALL_FRACTION.sub(_small_fraction, text)
     text = _ROOT_SIGN.sub(_root, text)
     text = _SUPER_RUN.sub(lambda run: "^{" + "".join(_SUPER[char] for char in run.group()) + "}", text)
@@ -150,7 +154,7 @@ def _to_ascii(text: str) -> str:
 
 
 # What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
-_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,?\}|/|percent|pct|:=")
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{[,:]?\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
 _FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
 _TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
@@ -256,13 +260,15 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         (r"\end", r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
         ("percent pct", r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
         ("{}", r"(?<=\d)\{\}(?=\d)", ""),
+        ("{:}", r"\{:\}", ":"),
+        (r"\degree", r"\\degree\s*\{\s*([CF])\s*\}", r"\\degree \1"),
         # A comma in braces is a decimal one, but for thousands, which were read above.
         ("{,}", r"(?<=\d)\{,\}(?=\d)", ","),
     ]
 ]
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
-_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq)(?![a-zA-Z])|=)\s*")
+_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|therefore)(?![a-zA-Z])|=)\s*")
 _AFTER = " \t\r\n\v\f\x85\xa0.,;:\x01"
 _UNIT = re.compile(
     r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s{1,9}[A-Za-z][A-Za-z/. ]{0,40})(?P<power>\s*\^\s*\{?\d\}?)?"

@@ -73,10 +73,22 @@ _HEADING = re.compile(
     rf"{_MARKUP}(?:\([^()\n]{{0,40}}\))?{_MARKUP}[:：.]?{_MARKUP}(?=\n|$|\$|\\\[|\\\()",
     re.IGNORECASE,
 )
+# What may stand in front of "the answer is": the beginning of a clause, or words that conclude. "I doubt that", "suppose" and
+# "nobody says" announce none.
+_ANNOUNCED = re.compile(
+    r"(?:\A|[^\w\s'’]\s{0,9}|\n\s{0,9}|\b(?:so|thus|hence|therefore|then|and|now|finally|also|daher|folglich|donc|alors|ainsi|quindi|"
+    r"dunque|portanto|logo|luego|tanto|así|entonces|dus|итак|следовательно|поэтому|we (?:get|have)|"
+    r"(?:we|i|can|we can) (?:conclude|find|see|know|have|deduce|obtain|get|verify|say)(?: that)?|"
+    r"(?:this|it|which) (?:means|implies|shows|follows|gives)(?: that)?)\s{1,9}|所以|因此|故|因而|于是|则|综上|即|よって|したがって|따라서\s{0,9})"
+    r"(?:(?:the|our|my|your|this|final|correct|right|required|desired|numerical|exact|simplified|complete|overall|resulting|actual|"
+    r"la|el|le|die|das|der|a|o|il|lo|het|de|den|finale?|richtige|endgültige|korrekte|correct[ao]|corret[ao]|corretta|bonne|"
+    r"правильный|окончательный|итоговый)\s{1,9}|最终|最后|正确|本题|该题|此题|题目|的|最終的な|最終|최종\s{0,9}|正解の){0,6}[ \t*_\"'“]{0,12}\Z",
+    re.IGNORECASE,
+)
 _OR = re.compile(r"\bor\b")
 _MATHS = re.compile(r"[\d\\=<>^+*/√π∞-]|\$|^\(?[A-Z]\)?$")
 _SENTENCE = re.compile(r"[.;!?](?:\s|$)|[。；！？]")
-_STOP = re.compile(r"[.;](?:\s|$)|<\||\n")
+_STOP = re.compile(r"(?<!\.\.)[.;](?:\s|$)|<\||\n")
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|not right|incorrect|mistake|hmm|let me(?! know)|(?:real|true|actual|correct) "
     r"(?:answer|value|result|one) (?:is|was|should))\b",
@@ -278,7 +290,7 @@ def _statement_start(text: str, cue: int) -> int | None:
     heading = _HEADING.match(text, line) if line or cue <= WINDOW else None
     if heading is not None and heading.end() > cue:
         return heading.end()
-    match = _SENTENCE_CUE.match(text, cue)
+    match = _SENTENCE_CUE.match(text, cue) if _ANNOUNCED.search(text, max(0, cue - WINDOW), cue) else None
     if match is None or _NO_ANSWER.match(text, match.end()):
         return None
     return match.end()

@@ -7,6 +7,7 @@ it either knows or passes the case on.
 from __future__ import annotations
 
 import cmath
+import contextlib
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -181,6 +182,15 @@ class Field(Visitor[T], ABC):
     @abstractmethod
     def power(self, base: T, exponent: T, node: Node) -> T:
         """Power; `node` is the exponent's tree."""
+
+    def exponent(self, node: Node) -> Fraction | None:
+        """The rational value of an exponent's tree; with unknowns in it, only where it is a whole number at this point."""
+        value = exact(node)
+        if value is None and self.point:
+            with contextlib.suppress(UndefinedError):
+                value = ExactField(self.point).visit(node)
+            return value if value is not None and value.denominator == 1 else None
+        return value
 
     def root(self, base: T, degree: T, node: Node) -> T:
         """Principal root (real for odd roots of negative constants)."""
@@ -484,7 +494,7 @@ class FloatField(Field[tuple[complex, float]]):
     def power(self, base: tuple[complex, float], exponent: tuple[complex, float], node: Node) -> tuple[complex, float]:
         """See `Field.power`."""
         (a, ea), (b, _) = base, exponent
-        if not b.imag and b.real == round(b.real) and abs(b.real) < 1e9 and exact(node) == round(b.real):
+        if not b.imag and b.real == round(b.real) and abs(b.real) < 1e9 and self.exponent(node) == round(b.real):
             n = round(b.real)
             if not a:
                 if n <= 0 or ea:
