@@ -295,7 +295,9 @@ class ExactField(Field[Fraction]):
 
     def _bounded(self, value: Fraction) -> Fraction:
         bits = max(value.numerator.bit_length(), value.denominator.bit_length())
-        self._large += bits > _LARGE_BITS
+        if bits <= _LARGE_BITS:
+            return value
+        self._large += 1
         if bits > _MAX_BITS or self._large > _MAX_LARGE:
             raise UndefinedError("too large")
         return value
@@ -303,6 +305,10 @@ class ExactField(Field[Fraction]):
     def number(self, value: Fraction) -> Fraction:
         """See `Field.number`."""
         return self._bounded(value)
+
+    def visit_neg(self, node: Node) -> Fraction:
+        """See `Field.visit_neg`."""
+        return -self.visit(node.args[0])
 
     def constant(self, name: str) -> Fraction:
         """See `Field.constant`."""
