@@ -42,7 +42,14 @@ def judged(rows: list[dict[str, Any]], extract: str, form: Any) -> list[tuple[di
 # The later sets are long: by default they run in one setting.
 RUNS = [
     pytest.param(name, setting, marks=[pytest.mark.slow] if long and setting != SETTINGS[1] else [])
-    for name, long in [("first", False), ("second", False), ("third", True), ("fourth", True), ("fifth", True), ("sixth", True)]
+    for name, long in [
+        ("first", False),
+        ("second", False),
+        ("third", True),
+        ("fourth", True),
+        ("fifth", True),
+        ("sixth", True),
+    ]
     for setting in SETTINGS
 ]
 

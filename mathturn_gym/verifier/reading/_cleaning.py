@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Final
 
 from mathturn_gym.verifier.reading._delimiters import closing_brace
@@ -180,9 +181,30 @@ def _commands(names: str) -> str:
     return " ".join(f"\\{name}" for name in names.split())
 
 
+def _filler(template: str) -> str | Callable[[re.Match[str]], str]:
+    """A replacement, worked out once: `re` looks each one with a backslash up again wherever its pattern is tried."""
+    if "\\" not in template:
+        return template
+    parts = re.split(r"\\([0-9\\])", template)
+    groups = [int(part) if part.isdigit() else part for part in parts[1::2]]
+    if "\\" in "".join(parts[::2]):
+        raise ValueError(f"a replacement may hold groups and backslashes: {template}")
+    if not any(isinstance(group, int) for group in groups):
+        text = "".join(parts)
+        return lambda match: text
+
+    def fill(match: re.Match[str]) -> str:
+        told = [parts[0]]
+        for group, rest in zip(groups, parts[2::2], strict=True):
+            told += [(match[group] or "") if isinstance(group, int) else group, rest]
+        return "".join(told)
+
+    return fill
+
+
 # (signs, one of which a text must have; pattern; replacement): most texts have none, and pay for one search only.
-_RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
-    (frozenset(signs.split()), re.compile(pattern), replacement)
+_RULES: list[tuple[frozenset[str], re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (frozenset(signs.split()), re.compile(pattern), _filler(replacement))
     for signs, pattern, replacement in [
         (
             r"\ \cr",
@@ -346,6 +368,7 @@ _INEQUALITY = re.compile(r"[<>]|\\(?:[lg]e(?:q(?:slant)?)?|neq?|[lg]t)(?![a-zA-Z
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2})")
 _OPERATOR_ENDS = "+-*/=<>,;:({[&^_\\|"
 _OPERATOR_STARTS = "+*/=<>,;:)}]&^_|"
+_TWO_DIGITS = re.compile(r"\d \d")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?: \d{3})+(?!\d)")
 _SPACED_DIGITS = re.compile(r"(?<![\d.,^_])(?<!frac )(?<!inom )(?<!\^ )(?<!_ )\d(?: \d)+(?![\d.,/])")
 _GLUED_WORD = re.compile(r"(?<=[\d)}])(or|and)(?=[A-Z\\\d(-])")
@@ -453,16 +476,21 @@ _ORDINAL = re.compile(r"(\d+)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)(?
 
 def _spaced(text: str) -> str:
     """The text with its spaces, units and afterwords read as people mean them."""
+    worded = text.lower() != text.upper()
     if " " in text:
-        text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(" ", ""), text)
-        text = _SPACED_DIGITS.sub(lambda match: match.group().replace(" ", ""), text)
+        if _TWO_DIGITS.search(text) is not None:
+            text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(" ", ""), text)
+            text = _SPACED_DIGITS.sub(lambda match: match.group().replace(" ", ""), text)
         if (
-            _AFTERWORD_HINT.search(text) is not None
+            worded
+            and _AFTERWORD_HINT.search(text) is not None
             and (after := _AFTERWORD.search(text)) is not None
             and after.start()
             and not _DOUBT.search(after.group())
         ):
             text = text[: after.start()].rstrip(_AFTER)
+    if not worded:
+        return text
     if "or" in text or "and" in text:
         text = _GLUED_WORD.sub(r" \1 ", text)
     unit = _GLUED_UNIT.search(text) if text[-1:].isalpha() or "^" in text else None
@@ -482,7 +510,9 @@ def _unbraced(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=2048)
-def _rules_for(signs: frozenset[str]) -> tuple[tuple[int, re.Pattern[str], str], ...]:
+def _rules_for(
+    signs: frozenset[str],
+) -> tuple[tuple[int, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]:
     """The rules that may apply to a text with these signs, with their places among all."""
     return tuple(
         (index, pattern, replacement)
@@ -508,7 +538,7 @@ def _respelt(text: str) -> str:
 
 
 # Between two letters, or two digits, a space says that they are two.
-_SPACE = re.compile(r"(?<![a-zA-Z0-9])\s+|\s+(?![a-zA-Z0-9])|(?<=\d)\s+(?=[a-zA-Z])|(?<=[a-zA-Z])\s+(?=\d)")
+_SPACE = re.compile(r" (?:(?<![a-zA-Z0-9] )|(?![a-zA-Z0-9])|(?<=\d )(?=[a-zA-Z])|(?<=[a-zA-Z] )(?=\d))")
 
 
 def squeeze(text: str) -> str:

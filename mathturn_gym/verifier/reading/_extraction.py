@@ -152,6 +152,8 @@ def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | 
     >>> extract("Final Answer: The largest $n$ is 34."), extract("It is 34?", "lenient").rule
     (Extraction(text='34', start=33, end=35, rule='phrase', behind=''), 'number')
     """
+    if (quick := _only_box(response)) is not None:
+        return quick
     offset = max(0, len(response) - MAX_RESPONSE)
     text = response[offset:] if offset else response
     begin = text.rfind("</think>")
@@ -170,6 +172,23 @@ def extract(response: str, policy: ExtractionPolicy = "marked") -> Extraction | 
     if found is None or not offset:
         return found
     return Extraction(found.text, found.start + offset, found.end + offset, found.rule)
+
+
+def _only_box(response: str) -> Extraction | None:
+    """The last box, where no other box, thought or end of a thought can change what `extract` finds: most responses.
+
+    Every policy takes a box first; all the rest would be most of the time that a response takes.
+    """
+    command = response.rfind("\\boxed{")
+    if command < 0 or len(response) > MAX_RESPONSE or "think>" in response:
+        return None
+    end = closing_brace(response, command + 7)
+    before = max(0, command - WINDOW)
+    if end < 0 or response.find("box", end) >= 0 or response.find("box", before, command) >= 0:
+        return None
+    if response.find("}", before, command) >= 0 and response.find("box", 0, before) >= 0:
+        return None  # a long box may end there
+    return _trimmed(response, command + 7, end, "box")
 
 
 def _boxed(text: str) -> Extraction | None:

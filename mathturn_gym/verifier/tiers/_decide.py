@@ -163,13 +163,13 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     # `1, 234` is no number, though it is `1,234` without its space.
     if answer.squeezed == gold.squeezed and answer.squeezed and not (answer.value is None and gold.value is not None):
         return _FOUND["exact", True]
+    if gold.value is not None and answer.value is not None:
+        return _rational(gold, answer, evaluated, rounding)
     if _DATE.fullmatch(answer.text):
         # 2020-01-02 is a day, and no difference.
         return _FOUND["text", False]
     if _is_broken_off(answer.text) and not _is_broken_off(gold.text):
         return Finding(Status.WRONG, "broken off", "text")
-    if gold.value is not None and answer.value is not None:
-        return _rational(gold, answer, evaluated, rounding)
     if _false_approximation(answer.text):
         return Finding(Status.WRONG, "different", "structure")
     if _decimal_comma(gold, answer):
