@@ -38,6 +38,8 @@ _MAX_PRODUCT = 24
 _MAX_ROUNDS = 4
 _LINES = 8
 _POINTS = 3
+# Nodes that are evaluated to sixty digits, some ten microseconds each.
+_MAX_WORK = 40_000
 _ONE: Polynomial = (Fraction(1),)
 _LOGARITHMS = frozenset(("ln", "log", "lg"))
 _BOUNDED = frozenset(("arcsin", "arccos", "asin", "acos"))
@@ -392,11 +394,16 @@ def same_in_regions(gold: Node, answer: Node, log_base: int) -> bool | None:
     names = sorted(symbols(gold) | symbols(answer))
     key = zlib.crc32(repr((gold, answer)).encode())
     positive = lawful(gold, answer)
-    compared, unsure = 0, False
+    compared, unsure, work = 0, False, 0
+    parts = sum(1 for side in (gold, answer) for _ in walk(side))
     try:
         for line in _lines(names, key):
             shown, hidden = set[int](), set[int]()
-            for region, t in _points(gold, answer, line, key):
+            points = _points(gold, answer, line, key)
+            work += len(points) * parts
+            if work > _MAX_WORK:
+                return None
+            for region, t in points:
                 point = {name: _at(part, t) for name, part in line.items()}
                 try:
                     values = [_real(side, point, log_base) for side in (gold, answer)]
@@ -500,6 +507,8 @@ def _between(roots: Sequence[tuple[Fraction, Fraction]], key: int) -> list[tuple
 # --- whole numbers ----------------------------------------------------------------------------------------------------
 
 _MAX_WHOLE = 3_000
+# Nodes that are evaluated, a microsecond each: what an answer may cost its caller.
+_MAX_WHOLE_WORK = 300_000
 
 
 def whole_points(gold: Node, answer: Node) -> range | None:
@@ -529,7 +538,7 @@ def whole_points(gold: Node, answer: Node) -> range | None:
             if period > _MAX_WHOLE:
                 return None
     count = period * (degree + 2) + (12 + parts // 2 if period < 50 else 0)
-    return range(count) if count <= _MAX_WHOLE else None
+    return range(count) if count <= _MAX_WHOLE and count * parts <= _MAX_WHOLE_WORK else None
 
 
 def _degree(node: Node) -> int:

@@ -41,6 +41,8 @@ from mathturn_gym.verifier.tiers._relations import (
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 
 _MAX_POWER = 6
+# Comparisons of the items of two lists.
+_MAX_PAIRS = 5_000
 
 
 class _WorkOut(Transformer):
@@ -353,6 +355,8 @@ def _same_unordered(
         if not distinct and 1 in (len(gold), len(answer)):
             # A value is not a list of it: `42, 42` is no 42. In longer lists an item told twice is told once.
             return False
+        if len(gold) * len(answer) > _MAX_PAIRS:
+            return None
         # Each has everything that the other has.
         found = [_any(_same_member(item, other, rounding) for other in answer) for item in gold]
         if False in found:
@@ -361,6 +365,8 @@ def _same_unordered(
     # What is written alike matches; equality is transitive, so that takes no match from anybody.
     left, right = Counter(gold), Counter(answer)
     gold, free = list((left - right).elements()), list((right - left).elements())
+    if len(gold) * len(free) > _MAX_PAIRS:
+        return None
     unsure = False
     for item in gold:
         matches = [_same_member(item, other, rounding) for other in free]
