@@ -246,6 +246,8 @@ def may_precede(words: str) -> bool:
     if not all(part in _FILLERS or not part.strip(",:()[]{}\\") for part in behind):
         return False
     named = plain[: copula.start()].strip(" ,;:")
+    if copula.group().strip() == "=" and _TWO_LETTERS.search(named) is not None:
+        return False  # `an = 170` is a product's value, and no article's
     counted = _COUNTS.search(named.lower())
     if counted is not None and may_follow(counted[1], one=True):
         named = named[: counted.start()]
@@ -262,6 +264,7 @@ def _names(part: str) -> bool:
     return lower in _ASKED or lower in _FILLERS or lower in _IS_WORDS or _NAME.fullmatch(part) is not None
 
 
+_TWO_LETTERS = re.compile(r"(?<![a-zA-Z])[a-z]{2}\Z")
 _IS_WORDS = _listed(
     """
     is are was were be equals equal has have had get gets
