@@ -102,7 +102,7 @@ def trained_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
     rows = Rows.of(batch)
     out = model(
         input_ids=batch.input_ids.flatten()[rows.place][None],
-        # a mask of four dimensions is handed on as it is: transformers builds none, and attention looks at `rows`.
+        # A mask of four dimensions is handed on as it is: transformers builds none, and attention looks at `rows`.
         attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=batch.device),
         position_ids=batch.position_ids.flatten()[rows.place][None],
         use_cache=False,
