@@ -127,7 +127,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Splits an 8-bit tensor into its parts (".codes", ".scale", ...); any other is one part named ""."""
-    # a subclass cannot be saved by safetensors; its parts can.
+    # A subclass cannot be saved by safetensors; its parts can.
     if hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "full_tensor"):
         names, _ = tensor.__tensor_flatten__()
         return {f".{name}": getattr(tensor, name).detach() for name in names}

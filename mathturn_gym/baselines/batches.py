@@ -172,7 +172,7 @@ def corrected(
     }
     changes = {"behavior_logprobs": now}
     if options.importance_cap is not None:
-        # a constant weight of a token's loss is the same as a weight of its advantage: clipping compares r * A with
+        # A constant weight of a token's loss is the same as a weight of its advantage: clipping compares r * A with
         # clamp(r) * A, and both are multiplied by it.
         weights = importance_weights(found, batch, options.importance_level)
         over = weights > options.importance_cap

@@ -73,7 +73,7 @@ def nested(settings: Mapping[str, Any], algorithm: type[BaseAlgorithm], env_id: 
                 fields = _fields(algorithm, _env_id(settings, env_id))
             part, field = _part_of(name, fields, algorithm), name
         table = _table(name, value) if not field else {field: value}
-        # a learning rate that nothing reads would be tuned in vain.
+        # A learning rate that nothing reads would be tuned in vain.
         if part == "optimization" and not algorithm.reads_optimization:
             own = ", ".join(algorithm.option_names())
             raise InvalidValueError(

@@ -68,7 +68,7 @@ class Results:
         self.seeds = tuple(sorted({one.cell.seed for one in outcomes}))
         self._scales = scales or {}
         self._turns = {task: self._most_turns(task) for task in self.tasks}
-        # a run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
+        # A run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
         amounts = [
             used
             for one in self.outcomes

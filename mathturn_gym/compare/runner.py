@@ -188,7 +188,7 @@ def _start(folder: CellFolder) -> _Running:
     with open_regular(folder.log, "ab") as log:  # not through a link that leads out of the folder
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
-        # a session of its own: a terminal's Ctrl-C reaches it through us alone.
+        # A session of its own: a terminal's Ctrl-C reaches it through us alone.
         process = subprocess.Popen(  # noqa: S603  our own module, no shell
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )

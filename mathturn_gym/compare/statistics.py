@@ -117,7 +117,7 @@ def _aggregate(frozen: bytes, shape: tuple[int, ...], name: str, resamples: int,
     left, step = resamples, max(1, _CHUNK // scores.size)
     while left:
         samples = scores[:, rng.integers(0, shape[1], size=(min(step, left), shape[1]))]
-        # a sample without any run of a task says nothing of it, and is drawn again.
+        # A sample without any run of a task says nothing of it, and is drawn again.
         usable = samples[:, (~np.isnan(samples)).any(axis=2).all(axis=0)]
         drawn.append(function(usable))
         left -= usable.shape[1]

@@ -184,7 +184,7 @@ class TurnVerifier:
                     futures[k].set_result(verdict)
 
         if left and self.runs_beside:
-            # a daemon: a verifier that never returns must not keep the program from ending.
+            # A daemon: a verifier that never returns must not keep the program from ending.
             threading.Thread(target=work, name="verification", daemon=True).start()
         elif left:
             for k, verdict in zip(left, self.verify_turns(asked), strict=True):
@@ -324,7 +324,7 @@ def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
         return verifier
     if verifier is None or isinstance(verifier, str):
         return _named_verifier("marked" if verifier is None else verifier)
-    # a `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
+    # A `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
     known = _KNOWN.get(id(verifier))
     if known is None:
         known = _KNOWN[id(verifier)] = TurnVerifier(verifier)

@@ -255,7 +255,7 @@ class Replicas:
         while True:
             if mode == "abort":
                 await self._tell_all(*self._pausing(mode))
-            # a request that was on its way when the pause came waits in the server: the next pause aborts it too.
+            # A request that was on its way when the pause came waits in the server: the next pause aborts it too.
             async with self._change:
                 idle = self._change.wait_for(lambda: self._in_flight == 0)
                 try:

@@ -257,7 +257,7 @@ class DecodingLoop:
         room = len(self._waiting)
         if self.max_rows is not None:
             room = min(room, self.max_rows - len(self._active))
-        # a prefill is a pass in which the running rows do not move: a few requests are worth waiting for.
+        # A prefill is a pass in which the running rows do not move: a few requests are worth waiting for.
         if room <= 0 or (self._active and room < math.ceil(self._refill * (len(self._active) + room))):
             return
         room = self._fitting(room)

@@ -271,7 +271,7 @@ class OpenAIPolicy:
             return
         process = self._here()
         self._closed = True
-        # a router that is not told of the last sessions' ends keeps their caches; one that is gone is not waited for.
+        # A router that is not told of the last sessions' ends keeps their caches; one that is gone is not waited for.
         wait(list(self._ends), timeout=1.0)
         process.close()
 

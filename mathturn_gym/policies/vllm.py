@@ -61,7 +61,7 @@ class VLLMPolicy(StreamedBatches):
             ) from error
         defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
         if on_cpu():
-            # a split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
+            # A split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
             # use offset"): with many environments at once, every run would end there.
             defaults["enable_chunked_prefill"] = False
         self._llm = vllm.LLM(model=str(model), skip_tokenizer_init=False, **{**defaults, **engine})
@@ -77,7 +77,7 @@ class VLLMPolicy(StreamedBatches):
         }
         self.tokenizer = tokenizer
         self.version = check_int("version", version, low=0)
-        # a trainer may hand over weights while another thread steps; between steps is the only safe place.
+        # A trainer may hand over weights while another thread steps; between steps is the only safe place.
         self._lock = threading.RLock()
         self._label(version)
         self._tickets = itertools.count()

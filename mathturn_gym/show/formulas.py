@@ -75,7 +75,7 @@ def _formula_at(text: str, at: int) -> Formula | None:
             return _between(window, at, opening, closing, display)
     if window[0] == "$":
         found = _between(window, at, "$", "$", False)
-        # a price is no formula: `$5 and $6` opens before a digit and would close after a space.
+        # A price is no formula: `$5 and $6` opens before a digit and would close after a space.
         if found is None or _NO_INLINE.search(found.inner) or text[found.end : found.end + 1].isdigit():
             return None
         return found

@@ -114,7 +114,7 @@ def _resolve(name: str) -> tuple[PolicyKind, str]:
     # The gate of run folders (`names_code`) calls every such text code: what the parser does not take is never imported.
     if is_import_path(name) and module_exists(name):
         return CALLABLE, name
-    # a path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
+    # A path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
     if name.count("/") == 1 and is_hub_name(name) and not Path(name).parent.is_dir():
         return MODEL, name
     near = _nearest(name)
@@ -197,7 +197,7 @@ def _base_of(adapter: Path) -> str:
         raise CheckpointError(f"{str(adapter)!r} does not say what model it adapts: give model=BASE, adapter={adapter}")
     kind, place = _resolve(known)
     if kind is not MODEL or _is_adapter(place):
-        # a downloaded folder must not choose what is executed or asked.
+        # A downloaded folder must not choose what is executed or asked.
         raise CheckpointError(f"{str(adapter)!r} adapts {known!r}, which is neither a folder nor a hub name")
     return place
 

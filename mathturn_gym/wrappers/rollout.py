@@ -205,7 +205,7 @@ class RolloutKind:
 def _continuous(source: CausalLMPolicy, rest: str, options: Mapping[str, Any], in_flight: bool) -> RolloutEngine:
     if rest:
         raise InvalidValueError(f"policy.rollout 'continuous' samples with the trained weights: leave {rest!r} out")
-    # a step that is computed ahead would be counted to the weights after an update.
+    # A step that is computed ahead would be counted to the weights after an update.
     fixed = {"use_async_batching": False} if in_flight else {}
     return ContinuousPolicy(
         source.model,

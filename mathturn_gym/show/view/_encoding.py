@@ -138,7 +138,7 @@ def _dialogue(episode: ViewEpisode, texts: TokenTexts, setter: FormulaSetter) ->
         "messages": [_message(episode, message, texts, setter) for message in episode.messages],
         "sent": _prompt_as_sent(episode, texts),
         "gold": list(episode.gold),
-        # a gold answer is a formula without its dollars.
+        # A gold answer is a formula without its dollars.
         "goldFormulas": [setter(gold) if _TEX.search(gold) else None for gold in episode.gold],
         "facts": dict(episode.facts),
     }

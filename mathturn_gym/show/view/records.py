@@ -178,7 +178,7 @@ def _messages(episode: Episode) -> tuple[Message, ...]:
     for turn, (start, end), next_start in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
         judged = turn.verdict, turn.reward, turn.budget, turn.truncated
         messages.append(Message("assistant", turn.response, start, end, *judged))
-        # a segment that begins here is the whole context re-rendered, feedback included: it has no feedback of its own.
+        # A segment that begins here is the whole context re-rendered, feedback included: it has no feedback of its own.
         rendered = end in begins and next_start > end
         if turn.feedback or (next_start > end and not rendered):
             messages.append(Message("user", turn.feedback, end, end if rendered else next_start))

@@ -165,7 +165,7 @@ def holds_episodes(path: Path) -> bool:
 
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
-    # a file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
+    # A file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
     with reading(path) as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):

@@ -85,7 +85,7 @@ def _branch(
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
     messages: list[Message] = []
     for node, mask, start, end in zip(path, masks, starts[:-1], starts[1:], strict=True):
-        # a completion's node begins with the template's generation prompt: those tokens are shown with what was asked.
+        # A completion's node begins with the template's generation prompt: those tokens are shown with what was asked.
         first = start + int(np.argmax(mask)) if mask.any() else start
         if messages and first > start:
             messages[-1] = replace(messages[-1], end=first)
