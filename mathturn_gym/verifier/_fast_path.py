@@ -71,7 +71,9 @@ def quick_integer(response: object, gold: object, hashes: bool, start: float) ->
             return None
         # A box shortly before may belong to the same answer, and one around it hold more.
         before = command - WINDOW if command > WINDOW else 0
-        if response.find("}", before, command) >= 0 or response.find("boxed{", before, command) >= 0:
+        if response.find("box", before, command) >= 0:
+            return None
+        if response.find("}", before, command) >= 0 and response.find("box", 0, before) >= 0:
             return None
     else:
         begin = response.rfind("####") + 4 if hashes else 0

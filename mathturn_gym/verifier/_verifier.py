@@ -16,7 +16,7 @@ from mathturn_gym.types import Status, Verdict
 from mathturn_gym.verifier._fast_path import quick_integer, quick_verdict
 from mathturn_gym.verifier.reading._extraction import POLICIES, Extraction, ExtractionPolicy
 from mathturn_gym.verifier.reading._extraction import extract as find_answer
-from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, prepare
+from mathturn_gym.verifier.reading._prepared import MAX_ANSWER, MAX_GOLD, Prepared, prepare
 from mathturn_gym.verifier.reading._statements import has_prose, told_anywhere, told_value
 from mathturn_gym.verifier.symbolic._pool import Session, SymbolicPool, SymbolicResult, shared_pool
 from mathturn_gym.verifier.tiers._decide import Finding, decide, is_rounded
@@ -32,7 +32,7 @@ _REMEMBERED = 16_384
 _MAX_REMEMBERED = 400
 # What may stand before and after all that is told.
 _TOLD_BEFORE = re.compile(r"(?:[:：>#=\]\n]|(?<![a-zA-Z])(?:is|are)|[是为])[\s$*_\"'“]*\Z")
-_TOLD_AFTER = re.compile(r"[ \t$*_\"'”.。!]*(?:\Z|\n|</|<\||\[/)")
+_TOLD_AFTER = re.compile(r"[ \t$*_\"”.。]*(?:\Z|\n|</|<\||\[/)")
 _SOMETHING = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z0-9]")
 
 
@@ -251,7 +251,7 @@ class Verifier:
         if not isinstance(gold, str) and not (isinstance(gold, Sequence) and all(isinstance(g, str) for g in gold)):
             raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
         accepted = gold if isinstance(gold, str) else tuple(gold)
-        if not accepted or (isinstance(accepted, str) and not accepted.strip()):
+        if not accepted or not (accepted.strip() if isinstance(accepted, str) else all(map(str.strip, accepted))):
             raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {gold!r}")
         if kind == "response":
             found = find_answer(response, self.extract)
@@ -292,8 +292,6 @@ class Verifier:
         self._known[accepted, answer] = decision
 
     def _decide_now(self, accepted: tuple[str, ...], answer: str) -> _Decision:
-        if not all(isinstance(text, str) and text.strip() for text in accepted):
-            raise InvalidValueError(f"gold must be a non-empty text, or several of them, got {accepted!r}")
         if len(answer) > MAX_ANSWER:
             equal = [text for text in accepted if text.strip() == answer]
             if equal:
@@ -322,25 +320,25 @@ class Verifier:
             return _Decision(Status.RIGHT, "equal", "exact", gold)
         if len(gold) > MAX_GOLD:
             return _Decision(Status.UNDECIDED, "gold too long", "exact", gold)
-        finding = self._find(gold, answer)
-        if finding.status is Status.WRONG and (told := told_value(prepare(answer).text)) is not None:
+        first, second = prepare(gold), prepare(answer)
+        finding = self._find(first, second)
+        if finding.status is not Status.WRONG or second.value is not None:
+            pass
+        elif (told := told_value(second.text)) is not None:
             # A sentence, and not its letters multiplied: what counts is the value that it tells.
-            finding = self._find(gold, told)
-        elif (
-            finding.status is Status.WRONG and self.extract == "lenient" and (told := told_anywhere(answer)) is not None
-        ):
+            finding = self._find(first, prepare(told))
+        elif self.extract == "lenient" and (told := told_anywhere(answer)) is not None:
             # What others took as the answer may be the sentence in which it was found.
-            finding = self._find(gold, told)
+            finding = self._find(first, prepare(told))
         if finding.status is None:
             return _Decision(Status.UNDECIDED, "", "symbolic", gold, (gold,))
         return _Decision(finding.status, finding.reason, finding.tier, gold)
 
-    def _find(self, gold: str, answer: str) -> Finding:
-        first, second = prepare(gold), prepare(answer)
+    def _find(self, gold: Prepared, answer: Prepared) -> Finding:
         found = decide(
-            first, second, evaluated=self.form == "evaluated", rounding=self.rounding, units=self.units == "required"
+            gold, answer, evaluated=self.form == "evaluated", rounding=self.rounding, units=self.units == "required"
         )
-        if self.tolerance == "rounded" and found.status is not Status.RIGHT and is_rounded(first, second):
+        if self.tolerance == "rounded" and found.status is not Status.RIGHT and is_rounded(gold, answer):
             return Finding(Status.RIGHT, "equal when rounded", "rational")
         return found
 

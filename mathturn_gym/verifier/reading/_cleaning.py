@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Final
 
 from mathturn_gym.verifier.reading._delimiters import closing_brace
@@ -94,6 +95,7 @@ _SUB = {"₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "₅": "5", 
 _SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
 _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]")
+_TURNING = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
 
 
 def _ascii(match: re.Match[str]) -> str:
@@ -103,10 +105,13 @@ def _ascii(match: re.Match[str]) -> str:
     if char.isdecimal():
         return str(unicodedata.decimal(char))
     category = unicodedata.category(char)
-    if category in ("Cf", "Mn"):
+    # A mark over or through a sign changes it, and so does one that turns the direction of what follows.
+    if (category == "Cf" and char not in _TURNING) or unicodedata.name(char, "").startswith("VARIATION SELECTOR"):
         return ""
     if category == "Zs":
         return "~"
+    if unicodedata.decomposition(char).startswith(("<circle>", "<super>", "<sub>")):
+        return char  # a circled 5 beside a 2 is no 52
     plain = unicodedata.normalize("NFKC", char)
     if "⁄" in plain:
         top, bottom = plain.split("⁄", 1)
@@ -140,7 +145,7 @@ def _money(match: re.Match[str]) -> str:
 
 
 def _to_ascii(text: str) -> str:
-    text = _MONEY.sub(_money, text)
+    text = _MONEY.sub(_money, unicodedata.normalize("NFC", text))
     text = _SMALL_FRACTION.sub(_small_fraction, text)
     text = _ROOT_SIGN.sub(_root, text)
     text = _SUPER_RUN.sub(lambda run: "^{" + "".join(_SUPER[char] for char in run.group()) + "}", text)
@@ -150,7 +155,7 @@ def _to_ascii(text: str) -> str:
 
 
 # What a rule needs to see before it can match: commands, and a lone backslash for any that is not followed by a letter.
-_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{,?\}|/|percent|pct|:=")
+_SIGN = re.compile(r"\\q?quad|\\[a-zA-Z]*|\$|~|\.\.\.|\{[,:]?\}|/|percent|pct|:=")
 _SIZES = " ".join(f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m"))
 _FONTS = "mathbf boldsymbol bm mathit mathsf mathtt mathcal mathnormal pmb underline ensuremath smash"
 _TEXTS = "textbf textit textrm textsf texttt textnormal mbox hbox mathrm rm operatorname emph"
@@ -176,9 +181,30 @@ def _commands(names: str) -> str:
     return " ".join(f"\\{name}" for name in names.split())
 
 
+def _filler(template: str) -> str | Callable[[re.Match[str]], str]:
+    """A replacement, worked out once: `re` looks each one with a backslash up again wherever its pattern is tried."""
+    if "\\" not in template:
+        return template
+    parts = re.split(r"\\([0-9\\])", template)
+    groups = [int(part) if part.isdigit() else part for part in parts[1::2]]
+    if "\\" in "".join(parts[::2]):
+        raise ValueError(f"a replacement may hold groups and backslashes: {template}")
+    if not any(isinstance(group, int) for group in groups):
+        text = "".join(parts)
+        return lambda match: text
+
+    def fill(match: re.Match[str]) -> str:
+        told = [parts[0]]
+        for group, rest in zip(groups, parts[2::2], strict=True):
+            told += [(match[group] or "") if isinstance(group, int) else group, rest]
+        return "".join(told)
+
+    return fill
+
+
 # (signs, one of which a text must have; pattern; replacement): most texts have none, and pay for one search only.
-_RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
-    (frozenset(signs.split()), re.compile(pattern), replacement)
+_RULES: list[tuple[frozenset[str], re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (frozenset(signs.split()), re.compile(pattern), _filler(replacement))
     for signs, pattern, replacement in [
         (
             r"\ \cr",
@@ -256,13 +282,15 @@ _RULES: list[tuple[frozenset[str], re.Pattern[str], str]] = [
         (r"\end", r"\\end\{(?:[pbB]?(?:small)?matrix|array)\}", r"\\end{matrix}"),
         ("percent pct", r"(?<![A-Za-z\\])(?:percent(?:age)?|pct)(?![A-Za-z])", "%"),
         ("{}", r"(?<=\d)\{\}(?=\d)", ""),
+        ("{:}", r"\{:\}", ":"),
+        (r"\degree", r"\\degree\s*\{\s*([CF])\s*\}", r"\\degree \1"),
         # A comma in braces is a decimal one, but for thousands, which were read above.
         ("{,}", r"(?<=\d)\{,\}(?=\d)", ","),
     ]
 ]
 _SIGNS = frozenset().union(*(signs for signs, _, _ in _RULES))
 _DETERMINANT = re.compile(r"\\begin\{[vV](?:small)?matrix\}")
-_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq)(?![a-zA-Z])|=)\s*")
+_BEFORE = re.compile(r"\s*(?:\\(?:approx|simeq|therefore)(?![a-zA-Z])|=)\s*")
 _AFTER = " \t\r\n\v\f\x85\xa0.,;:\x01"
 _UNIT = re.compile(
     r"(?P<value>.*(?:[\d)}%!]|\d\.))(?P<unit>\s*\\degree\s*[CF]|\s{1,9}[A-Za-z][A-Za-z/. ]{0,40})(?P<power>\s*\^\s*\{?\d\}?)?"
@@ -340,6 +368,7 @@ _INEQUALITY = re.compile(r"[<>]|\\(?:[lg]e(?:q(?:slant)?)?|neq?|[lg]t)(?![a-zA-Z
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2})")
 _OPERATOR_ENDS = "+-*/=<>,;:({[&^_\\|"
 _OPERATOR_STARTS = "+*/=<>,;:)}]&^_|"
+_TWO_DIGITS = re.compile(r"\d \d")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?: \d{3})+(?!\d)")
 _SPACED_DIGITS = re.compile(r"(?<![\d.,^_])(?<!frac )(?<!inom )(?<!\^ )(?<!_ )\d(?: \d)+(?![\d.,/])")
 _GLUED_WORD = re.compile(r"(?<=[\d)}])(or|and)(?=[A-Z\\\d(-])")
@@ -447,16 +476,21 @@ _ORDINAL = re.compile(r"(\d+)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)(?
 
 def _spaced(text: str) -> str:
     """The text with its spaces, units and afterwords read as people mean them."""
+    worded = text.lower() != text.upper()
     if " " in text:
-        text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(" ", ""), text)
-        text = _SPACED_DIGITS.sub(lambda match: match.group().replace(" ", ""), text)
+        if _TWO_DIGITS.search(text) is not None:
+            text = _SPACED_THOUSANDS.sub(lambda match: match.group().replace(" ", ""), text)
+            text = _SPACED_DIGITS.sub(lambda match: match.group().replace(" ", ""), text)
         if (
-            _AFTERWORD_HINT.search(text) is not None
+            worded
+            and _AFTERWORD_HINT.search(text) is not None
             and (after := _AFTERWORD.search(text)) is not None
             and after.start()
             and not _DOUBT.search(after.group())
         ):
             text = text[: after.start()].rstrip(_AFTER)
+    if not worded:
+        return text
     if "or" in text or "and" in text:
         text = _GLUED_WORD.sub(r" \1 ", text)
     unit = _GLUED_UNIT.search(text) if text[-1:].isalpha() or "^" in text else None
@@ -476,7 +510,9 @@ def _unbraced(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=2048)
-def _rules_for(signs: frozenset[str]) -> tuple[tuple[int, re.Pattern[str], str], ...]:
+def _rules_for(
+    signs: frozenset[str],
+) -> tuple[tuple[int, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]:
     """The rules that may apply to a text with these signs, with their places among all."""
     return tuple(
         (index, pattern, replacement)
@@ -502,7 +538,7 @@ def _respelt(text: str) -> str:
 
 
 # Between two letters, or two digits, a space says that they are two.
-_SPACE = re.compile(r"(?<![a-zA-Z0-9])\s+|\s+(?![a-zA-Z0-9])|(?<=\d)\s+(?=[a-zA-Z])|(?<=[a-zA-Z])\s+(?=\d)")
+_SPACE = re.compile(r" (?:(?<![a-zA-Z0-9] )|(?![a-zA-Z0-9])|(?<=\d )(?=[a-zA-Z])|(?<=[a-zA-Z] )(?=\d))")
 
 
 def squeeze(text: str) -> str:

@@ -66,6 +66,10 @@ class UndefinedError(ArithmeticError):
     """A tree has no value here: outside the domain, outside the bounds, or not certain."""
 
 
+class HiddenError(UndefinedError):
+    """A part of a tree is too small here to be seen in its value: `x + e^{-1000x^2}` at any point but 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operation and what it is applied to.
@@ -191,6 +195,9 @@ def replace_pm(node: Node, sign: Literal[1, -1]) -> Node:
 _UNKNOWNS = frozenset("xyzabcuvtnmk")
 
 
+_SOLVED_FOR = frozenset("xyztuvnmk")
+
+
 class _IsName(Visitor[bool]):
     """Whether a side of an equation only names something: x, f(x), f(2), AB, |AB|, dy/dx, a+b, (x, y), a_1 : b_1."""
 
@@ -213,9 +220,13 @@ class _IsName(Visitor[bool]):
     visit_div = visit_add
     visit_tuple = visit_add
     visit_list = visit_add
-    visit_abs = visit_add
     visit_ratio = visit_add
-    visit_fn = visit_add
+
+    def visit_abs(self, node: Node) -> bool:
+        # |AB| and sin A are asked for; of an unknown they say less than its value: `|x| = 5`, `\\ln x = 5`.
+        return self.visit_add(node) and not (node.args[0].kind == "sym" and node.args[0].value in _SOLVED_FOR)
+
+    visit_fn = visit_abs
 
     def visit_rel(self, node: Node) -> bool:
         # The event of P(X = 1).

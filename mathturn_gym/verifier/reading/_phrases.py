@@ -103,7 +103,7 @@ _CHANGES = _listed(
     maximal max about around approx approximate approximation circa roughly nearly almost close closer near
     nearby upward upwards downward downwards up down off short shy extra additional another other others further
     again too also odd deficit debt debts owed owing owe owes loss losses lost lose overdrawn deducted deduct
-    deducting discounted inclusive exclusive ago bc bce prime primes not no never none nor neither nothing nobody
+    deducting discounted tops inclusive exclusive ago bc bce prime primes not no never none nor neither nothing nobody
     nowhere nope nah without except excepting excluding excluded exclude excludes wrong wrongly incorrect invalid
     false fake untrue bogus absurd nonsense instead rather but unless if when whenever where wherever whether
     provided providing assuming assumed assume suppose supposed supposing only maybe perhaps possibly probably
@@ -135,9 +135,9 @@ _COUNTING_LY = _listed(
     july italy reply ally bully
     """
 )
-_TOTALS = re.compile(
-    r"\b(?:in (?:all|total|each|every|the)|all together|altogether|each|for (?:each|every|the|a)|on (?:each|the)|from the)\b"
-)
+_TOTALS = re.compile(r"\b(?:in (?:all|total|each|every)|all together|altogether|each|for (?:each|every))\b")
+# Where something is counted: harmless behind the counted things, and without them the name of something else.
+_PLACES = re.compile(r"\b(?:in the|for (?:the|a)|on the|from the)\b")
 _MAX_COUNTED = 12
 # `contradicts the claim`: what stands before an article is a verb.
 _VERB = re.compile(r"[a-z]+s (?:the|an?|this|that|my|our|your|his|her|its|their)\b")
@@ -180,7 +180,9 @@ def may_follow(words: str, *, one: bool = False) -> bool:
     >>> [may_follow(words) for words in ("small red apples per basket", "million", "below zero", "upside down", "cm")]
     [True, False, False, False, True]
     """
-    plain = _FINAL.sub("", _TOTALS.sub(" total ", words.lower())).strip(" .,;:!()$*\"'")
+    plain = _FINAL.sub("", _PLACES.sub(" ", _TOTALS.sub(" total ", words.lower()))).strip(" .,;:!()$*\"'")
+    if "..." in words or "\\ldots" in words:
+        return False  # something is left out
     if not plain or _MEASURES.fullmatch(plain):
         return True
     if any(char > "\u024f" or char.isdigit() or char in "=<>+*^|&~?%" for char in plain):
@@ -244,6 +246,8 @@ def may_precede(words: str) -> bool:
     if not all(part in _FILLERS or not part.strip(",:()[]{}\\") for part in behind):
         return False
     named = plain[: copula.start()].strip(" ,;:")
+    if copula.group().strip() == "=" and _TWO_LETTERS.search(named) is not None:
+        return False  # `an = 170` is a product's value, and no article's
     counted = _COUNTS.search(named.lower())
     if counted is not None and may_follow(counted[1], one=True):
         named = named[: counted.start()]
@@ -260,6 +264,7 @@ def _names(part: str) -> bool:
     return lower in _ASKED or lower in _FILLERS or lower in _IS_WORDS or _NAME.fullmatch(part) is not None
 
 
+_TWO_LETTERS = re.compile(r"(?<![a-zA-Z])[a-z]{2}\Z")
 _IS_WORDS = _listed(
     """
     is are was were be equals equal has have had get gets

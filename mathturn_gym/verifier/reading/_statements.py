@@ -159,7 +159,7 @@ def strip_span(text: str, start: int, end: int) -> Span:
         if text[end - 1] == "_" and "_" not in text[begin : end - 1]:
             break
         # A factorial's sign, a bracket's dot: punctuation only where something else is left.
-        if text[end - 1] == "!" and (text[end - 2 : end - 1].isalnum() or text[end - 2 : end - 1] in tuple(")}]")):
+        if text[end - 1] == "!" and (text[end - 2 : end - 1].isalnum() or text[end - 2 : end - 1] in tuple(")}]!")):
             break
         end -= 1
     return start, end
@@ -240,6 +240,7 @@ _TAKEN_BACK = re.compile(
     r"contradict\w*|reject\w*|discard\w*|eliminat\w*|exclud\w*|fail\w*|invalid|absurd|ruled)\b",
     re.IGNORECASE,
 )
+_ORDINAL = re.compile(r"\d+\s*\^?[\s{]*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)[}\s]*")
 # Another value that a reason ends in: `18 was my first guess, so it is 20`.
 _ENDS_IN = re.compile(r"\b(?:is|it['’]s|are|be|get|take|choose|becomes|:)\s*\$?\s*(-?\d[\d,.]*\d|-?\d)(?![\w\\^*+/-])")
 
@@ -267,6 +268,10 @@ def words_behind(text: str, start: int, value: Span, end: int) -> str | None:
         return None
     rest = _TEXT.sub(r" \1 ", rest if stop is None else rest[: stop.start()])
     told = text[slice(*value)]
+    around = text[start : value[0]] + rest
+    if around.count("(") != around.count(")") or (rest.strip() and _ORDINAL.fullmatch(told.strip(" $"))):
+        # Half of a pair of brackets; `12th from last`.
+        return None
     if _REASON.match(rest):
         others = [number for number in _ENDS_IN.findall(rest) if number not in told]
         return None if others or _TAKEN_BACK.search(rest) else ""
@@ -288,7 +293,7 @@ def told_value(answer: str) -> str | None:
     >>> told_value("\\text{The largest value is } 34"), told_value("7\\text{ is wrong, it is }8"), told_value("34")
     ('34', None, None)
     """
-    if "\\text" not in answer and _LETTERS.search(answer) is None:
+    if "\\text" not in answer and answer.isascii() and _LETTERS.search(answer) is None:
         return None
     plain = _TEXT.sub(r" \1 ", answer)
     if not has_prose(plain):

@@ -45,7 +45,7 @@ _SAME_AS = {phrase: latex for latex, phrases in _PHRASES.items() for phrase in p
 _SHORT_WORDS = frozenset(("yes", "no", "odd", "true", "all"))
 
 _AND_A_PART = re.compile(r"\d{1,9} and (?:a|one|two|three) [a-z]+")
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
+_CLOCK = re.compile(r"0?(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[a-z][a-z '’.,;:!?\-]*")
 _CHOICE = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice)\s)?[{(\[]{0,4}\s?([A-Z])\s?[)}\].:]{0,4}")
@@ -73,7 +73,7 @@ def word(text: str) -> str | None:
     if (time := clock(text)) is not None:
         return time
     plain = _unwrapped(text)
-    lower = plain.lower().strip(" .,;:!?'")
+    lower = plain.lower().strip(" .,;:!'")
     if not _WORD.fullmatch(lower):
         return None
     parts = re.findall(r"[a-z]+", lower)
@@ -134,6 +134,23 @@ def spelt_out(text: str) -> str | None:
         return str(12 * int(dozens)) if dozens.isdigit() else None
     named = noun.isalpha() and may_follow(noun)
     return _SAME_AS.get(plain) or _number_in_words(plain) or (_number_in_words(counted) if named else None)
+
+
+_ROMAN = re.compile(r"(?=[IVXLCDM]*[IVX])(M{0,3})(CM|CD|D?C{0,3})(XC|XL|L?X{0,3})(IX|IV|V?I{0,3})")
+_ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman(text: str) -> int | None:
+    r"""The value of a Roman numeral of two letters or more, one of them I, V or X (CD is rather a segment); else None.
+
+    >>> [roman(text) for text in ("XIV", "\\text{MCMXC}", "XIIII", "CD", "V")]
+    [14, 1990, None, None, None]
+    """
+    plain = _unwrapped(text).strip("{} ")
+    if len(plain) < 2 or _ROMAN.fullmatch(plain) is None:
+        return None
+    values = [_ROMAN_VALUES[letter] for letter in plain]
+    return sum(-one if one < after else one for one, after in zip(values, [*values[1:], 0], strict=True))
 
 
 _SINGLE = {"a dozen": "12", "one dozen": "12", "half": "\\frac{1}{2}"}

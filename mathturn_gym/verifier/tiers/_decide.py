@@ -23,7 +23,7 @@ from mathturn_gym.verifier.reading._numbers import conversion, is_angle, literal
 from mathturn_gym.verifier.reading._parser import GREEK, Parsed
 from mathturn_gym.verifier.reading._prepared import Prepared, prepare
 from mathturn_gym.verifier.reading._statements import has_prose as has_words
-from mathturn_gym.verifier.reading._words import clock, has_prose
+from mathturn_gym.verifier.reading._words import clock, has_prose, roman
 from mathturn_gym.verifier.tiers._fields import FloatField, exact
 from mathturn_gym.verifier.tiers._relations import is_equation, mixes_and_with_or, named_value, undefined
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
@@ -109,6 +109,7 @@ _DECIMAL_COMMA = re.compile(r"(?![-+]?[1-9]\d{0,2},\d{3}$)([-+]?\d+),(\d+)")
 # `1.234,5`, and `1,00,000` as India writes it: numbers where the other side is that number, and lists elsewhere.
 _POINT_GROUPS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+,\d+")
 _INDIAN_GROUPS = re.compile(r"-?[1-9]\d?(?:,\d{2})+,\d{3}")
+_DATE = re.compile(r"\d{1,4}-(?:0\d-\d{1,4}|\d\d?-0\d)")
 _SIDE_BY_SIDE = re.compile(r"\d\s+\d")
 
 
@@ -162,14 +163,19 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
     # `1, 234` is no number, though it is `1,234` without its space.
     if answer.squeezed == gold.squeezed and answer.squeezed and not (answer.value is None and gold.value is not None):
         return _FOUND["exact", True]
-    if _is_broken_off(answer.text) and not _is_broken_off(gold.text):
-        return Finding(Status.WRONG, "broken off", "text")
     if gold.value is not None and answer.value is not None:
         return _rational(gold, answer, evaluated, rounding)
+    if _DATE.fullmatch(answer.text):
+        # 2020-01-02 is a day, and no difference.
+        return _FOUND["text", False]
+    if _is_broken_off(answer.text) and not _is_broken_off(gold.text):
+        return Finding(Status.WRONG, "broken off", "text")
     if _false_approximation(answer.text):
         return Finding(Status.WRONG, "different", "structure")
     if _decimal_comma(gold, answer):
         return _FOUND["rational", True]
+    if _roman(gold, answer):
+        return _FOUND["text", True]
     if (finding := _text(gold, answer)) is not None:
         return finding
     if asks_for_number(gold) and answer.readings and all(_unknowns(reading.node) for reading in answer.readings):
@@ -316,8 +322,14 @@ _READ_BY_OTHERS = frozenset(
 _SIGN = re.compile(r"\\[a-zA-Z]+|\\.|[^\sa-zA-Z0-9]")
 
 
+# A subscript behind a bracket, which others drop: `(5/2)_2`.
+_BEHIND_BRACKETS = re.compile(r"[)\]}|]\s*_")
+
+
 def _is_read_by_others(gold: str, answer: str) -> bool:
     """Whether the symbolic tier reads every sign of an answer: those that it knows, and those that the gold has as often."""
+    if len(_BEHIND_BRACKETS.findall(answer)) > len(_BEHIND_BRACKETS.findall(gold)):
+        return False
     signs, known = Counter(_SIGN.findall(answer)), Counter(_SIGN.findall(gold))
     return all(sign in _READ_BY_OTHERS or known[sign] == count for sign, count in signs.items())
 
@@ -473,6 +485,14 @@ def _real_value(read: Prepared) -> Fraction | None:
     return None
 
 
+def _roman(gold: Prepared, answer: Prepared) -> bool:
+    """Whether the gold is a Roman numeral, and the answer the same number in digits."""
+    return answer.value is not None and gold.text[-1:] in _ROMAN_ENDS and roman(gold.text) == answer.value
+
+
+_ROMAN_ENDS = frozenset("IVXLCDM}")
+
+
 def _text(gold: Prepared, answer: Prepared) -> Finding | None:
     if gold.choice is not None and answer.choice is not None:
         equal = gold.choice == answer.choice
@@ -488,7 +508,11 @@ def _text(gold: Prepared, answer: Prepared) -> Finding | None:
         # Letters without a space may be a word too; anything with signs or digits is mathematics, and no word.
         equal = other.text.isalpha() and other.text.lower() == words.word
         # 10:30 is 10:30 a.m. where nothing is said of the half of the day.
-        equal |= clock(words.text) is not None and words.word is not None and other.squeezed == words.word[:-2]
+        equal |= (
+            clock(words.text) is not None
+            and words.word is not None
+            and other.squeezed.removeprefix("0") == words.word[:-2]
+        )
     elif not all(any(char.isalnum() or char == "\\" for char in side.text) for side in (gold, answer)):
         equal = False
     else:

@@ -7,6 +7,7 @@ it either knows or passes the case on.
 from __future__ import annotations
 
 import cmath
+import contextlib
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -182,6 +183,15 @@ class Field(Visitor[T], ABC):
     def power(self, base: T, exponent: T, node: Node) -> T:
         """Power; `node` is the exponent's tree."""
 
+    def exponent(self, node: Node) -> Fraction | None:
+        """The rational value of an exponent's tree; with unknowns in it, only where it is a whole number at this point."""
+        value = exact(node)
+        if value is None and self.point:
+            with contextlib.suppress(UndefinedError):
+                value = ExactField(self.point).visit(node)
+            return value if value is not None and value.denominator == 1 else None
+        return value
+
     def root(self, base: T, degree: T, node: Node) -> T:
         """Principal root (real for odd roots of negative constants)."""
         raise UndefinedError("root")
@@ -285,7 +295,9 @@ class ExactField(Field[Fraction]):
 
     def _bounded(self, value: Fraction) -> Fraction:
         bits = max(value.numerator.bit_length(), value.denominator.bit_length())
-        self._large += bits > _LARGE_BITS
+        if bits <= _LARGE_BITS:
+            return value
+        self._large += 1
         if bits > _MAX_BITS or self._large > _MAX_LARGE:
             raise UndefinedError("too large")
         return value
@@ -293,6 +305,10 @@ class ExactField(Field[Fraction]):
     def number(self, value: Fraction) -> Fraction:
         """See `Field.number`."""
         return self._bounded(value)
+
+    def visit_neg(self, node: Node) -> Fraction:
+        """See `Field.visit_neg`."""
+        return -self.visit(node.args[0])
 
     def constant(self, name: str) -> Fraction:
         """See `Field.constant`."""
@@ -484,7 +500,7 @@ class FloatField(Field[tuple[complex, float]]):
     def power(self, base: tuple[complex, float], exponent: tuple[complex, float], node: Node) -> tuple[complex, float]:
         """See `Field.power`."""
         (a, ea), (b, _) = base, exponent
-        if not b.imag and b.real == round(b.real) and abs(b.real) < 1e9 and exact(node) == round(b.real):
+        if not b.imag and b.real == round(b.real) and abs(b.real) < 1e9 and self.exponent(node) == round(b.real):
             n = round(b.real)
             if not a:
                 if n <= 0 or ea:

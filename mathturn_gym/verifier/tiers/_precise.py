@@ -11,8 +11,8 @@ from decimal import Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from fractions import Fraction
 from typing import TypeAlias
 
-from mathturn_gym.verifier.reading._nodes import Node, UndefinedError
-from mathturn_gym.verifier.tiers._fields import Field, exact
+from mathturn_gym.verifier.reading._nodes import HiddenError, Node, UndefinedError, walk
+from mathturn_gym.verifier.tiers._fields import ExactField, Field, exact
 
 DIGITS = 60
 Pair: TypeAlias = tuple[Decimal, Decimal]
@@ -23,11 +23,36 @@ _CONTEXT = Context(
 _ZERO, _ONE = Decimal(0), Decimal(1)
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
 _TINY = Decimal("1e-75")
+# A term below this share of the other may be anything: a value is compared only where each of its terms shows in it.
+_SHOWN = Decimal("1e-25")
+_SHOWN_SQUARED = Decimal("1e-12")
+# What is left of a sum below this share of its terms is rounding.
+_ROUNDING = Decimal("1e-50")
+_MOST_DIGITS = 30
+_SAME, _OTHER = Decimal("1e-40"), Decimal("1e-30")
 
 
 def precisely() -> AbstractContextManager[Context]:
     """The decimal context in which a `PreciseField` works."""
     return localcontext(_CONTEXT)
+
+
+def digits(value: Fraction) -> int:
+    """The digits that are needed to write a number, without the zeros at its end."""
+    sizes = (abs(value.numerator), value.denominator)
+    return sum(len(str(size).rstrip("0")) for size in sizes if size != 1)
+
+
+def is_chance(gold: Node, answer: Node) -> bool:
+    """Whether an answer has so many digits of its own that it may agree with its gold to all digits that are compared."""
+    known = {item.value for item in walk(gold) if item.kind == "num"}
+    own = {item.value for item in walk(answer) if item.kind == "num"} - known
+    return sum(digits(value) for value in own if isinstance(value, Fraction)) > _MOST_DIGITS
+
+
+def near(difference: Decimal, size: Decimal) -> bool | None:
+    """Whether two values are equal whose difference and size these are; None where rounding may be all that differs."""
+    return True if difference <= size * _SAME else False if difference > size * _OTHER else None
 
 
 def _sin_cos(angle: Decimal) -> Pair:
@@ -44,7 +69,16 @@ def _sin_cos(angle: Decimal) -> Pair:
     cosine = (1 - sine * sine).sqrt()
     for _ in range(4):
         sine, cosine = 2 * sine * cosine, 1 - 2 * sine * sine
+    if abs(angle) > 1:
+        sine, cosine = (_ZERO if abs(value) < _ROUNDING else value for value in (sine, cosine))
     return sine, cosine
+
+
+def _check_shown(one: Decimal, other: Decimal) -> None:
+    """Raises `HiddenError` where the smaller of two terms is lost in their sum."""
+    small, large = sorted((abs(one), abs(other)))
+    if small and small < large * _SHOWN:
+        raise HiddenError("a term is too small")
 
 
 @functools.lru_cache(maxsize=64)
@@ -65,8 +99,20 @@ def _arctan(x: Decimal) -> Decimal:
     return total * Decimal(2) ** halvings
 
 
+# Functions that large arguments do not change, and functions that small ones change by their square.
+_SATURATED = dict.fromkeys(("sinh", "cosh", "tanh"), Decimal(28)) | dict.fromkeys(("arctan", "atan"), 1 / _SHOWN)
+_EVEN = ("cos", "sec", "cosh")
+
+
 class PreciseField(Field[Pair]):
     """Pairs of decimals (real and imaginary part); refuses what `FloatField` refuses."""
+
+    def visit_num(self, node: Node) -> Pair:
+        """See `Field.visit_num`; a number of as many digits as are compared may be another number's beginning."""
+        assert isinstance(node.value, Fraction)
+        if digits(node.value) > _MOST_DIGITS:
+            raise HiddenError("digits")
+        return self.number(node.value)
 
     def number(self, value: Fraction) -> Pair:
         """See `Field.number`."""
@@ -82,15 +128,28 @@ class PreciseField(Field[Pair]):
             return _ZERO, _ONE
         raise UndefinedError(name)
 
+    def visit_fact(self, node: Node) -> Pair:
+        """Factorials and the like of rational arguments, which are rational."""
+        return self.number(ExactField(self.point).visit(node))
+
+    visit_binom = visit_fact
+    visit_floor = visit_fact
+    visit_ceil = visit_fact
+
     def add(self, left: Pair, right: Pair) -> Pair:
         """See `Field.add`."""
-        return left[0] + right[0], left[1] + right[1]
+        sizes = [max(abs(real), abs(imaginary)) for real, imaginary in (left, right)]
+        _check_shown(*sizes)
+        total = left[0] + right[0], left[1] + right[1]
+        return total if max(map(abs, total)) > max(sizes) * _ROUNDING else (_ZERO, _ZERO)
 
     def multiply(self, left: Pair, right: Pair) -> Pair:
         """See `Field.multiply`."""
         (a, b), (c, d) = left, right
         if not b and not d:
             return a * c, _ZERO
+        _check_shown(a * c, b * d)
+        _check_shown(a * d, b * c)
         return a * c - b * d, a * d + b * c
 
     def divide(self, left: Pair, right: Pair) -> Pair:
@@ -98,13 +157,14 @@ class PreciseField(Field[Pair]):
         c, d = right
         if not d:
             return left[0] / c, left[1] / c
+        _check_shown(c * c, d * d)
         norm = c * c + d * d
         real, imaginary = self.multiply(left, (c, -d))
         return real / norm, imaginary / norm
 
     def power(self, base: Pair, exponent: Pair, node: Node) -> Pair:
         """See `Field.power`."""
-        power = exact(node)
+        power = self.exponent(node)
         if power is not None and power.denominator == 1 and abs(power) <= 100_000:
             return self._integer_power(base, power.numerator)
         if base == (_ZERO, _ZERO):
@@ -144,6 +204,8 @@ class PreciseField(Field[Pair]):
     def _exp(self, value: Pair) -> Pair:
         if abs(value[0]) > 20_000:
             raise UndefinedError("range")
+        if 0 < abs(value[0]) < _SHOWN:
+            raise HiddenError("a power too near to 1")
         size = value[0].exp()
         if not value[1]:
             return size, _ZERO
@@ -155,7 +217,7 @@ class PreciseField(Field[Pair]):
         if not a and not b:
             raise UndefinedError("logarithm of zero")
         if not b and a > 0:
-            return a.ln(), _ZERO
+            return (a.ln() if abs(a - 1) > _ROUNDING else _ZERO), _ZERO
         half = (a * a + b * b).ln() / 2
         if not a:
             return half, (_PI / 2 if b > 0 else -_PI / 2)
@@ -180,10 +242,16 @@ class PreciseField(Field[Pair]):
         return self._real_function(name, value[0]), _ZERO
 
     def _real_function(self, name: str, x: Decimal) -> Decimal:
+        size = abs(x)
+        saturated = size > _SATURATED.get(name, size)
+        if saturated or (
+            x and (size < _SHOWN if name in ("arccos", "acos") else size < _SHOWN_SQUARED and name in _EVEN)
+        ):
+            raise HiddenError("an argument too large or too small")
         if name in ("arctan", "atan"):
             return _arctan(x)
-        if name in ("arcsin", "asin", "arccos", "acos") and abs(x) < 1:
-            angle = _arctan(x / (1 - x * x).sqrt())
+        if name in ("arcsin", "asin", "arccos", "acos") and abs(x) <= 1:
+            angle = _arctan(x / (1 - x * x).sqrt()) if abs(x) < 1 else x * _PI / 2
             return angle if "sin" in name else _PI / 2 - angle
         if name in ("sinh", "cosh", "tanh") and abs(x) < 1000:
             up, down = x.exp(), (-x).exp()

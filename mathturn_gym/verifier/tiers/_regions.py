@@ -17,9 +17,18 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from mathturn_gym.verifier.reading._nodes import Node, NodeKind, UndefinedError, Visitor, has_kind, symbols, walk
+from mathturn_gym.verifier.reading._nodes import (
+    HiddenError,
+    Node,
+    NodeKind,
+    UndefinedError,
+    Visitor,
+    has_kind,
+    symbols,
+    walk,
+)
 from mathturn_gym.verifier.tiers._fields import ExactField, FloatField, exact
-from mathturn_gym.verifier.tiers._precise import DIGITS, Pair, PreciseField, precisely
+from mathturn_gym.verifier.tiers._precise import Pair, PreciseField, is_chance, near, precisely
 
 Polynomial: TypeAlias = tuple[Fraction, ...]
 """Coefficients, the constant first; the last one is not zero, and zero has none."""
@@ -29,6 +38,8 @@ _MAX_PRODUCT = 24
 _MAX_ROUNDS = 4
 _LINES = 8
 _POINTS = 3
+# Nodes that are evaluated to sixty digits, some ten microseconds each.
+_MAX_WORK = 40_000
 _ONE: Polynomial = (Fraction(1),)
 _LOGARITHMS = frozenset(("ln", "log", "lg"))
 _BOUNDED = frozenset(("arcsin", "arccos", "asin", "acos"))
@@ -373,30 +384,44 @@ def _lines(names: Sequence[str], key: int) -> Iterator[dict[str, Polynomial]]:
 
 
 def same_in_regions(gold: Node, answer: Node, log_base: int) -> bool | None:
-    """Whether two real functions are defined at the same points of every region, and agree there to 45 digits.
+    """Whether two real functions are defined at the same points of every region, and agree there to 40 digits.
 
-    None where zeros of arguments cannot be found, where nothing can be compared, or where one of them is defined at
-    positive unknowns for which the other is not.
+    None where zeros of arguments cannot be found, where nothing can be compared in a region, or where one of them is
+    defined at positive unknowns for which the other is not.
     """
+    if is_chance(gold, answer):
+        return None
     names = sorted(symbols(gold) | symbols(answer))
     key = zlib.crc32(repr((gold, answer)).encode())
     positive = lawful(gold, answer)
-    compared, unsure = 0, False
+    compared, unsure, work = 0, False, 0
+    parts = sum(1 for side in (gold, answer) for _ in walk(side))
     try:
         for line in _lines(names, key):
-            for t in _points(gold, answer, line, key):
+            shown, hidden = set[int](), set[int]()
+            points = _points(gold, answer, line, key)
+            work += len(points) * parts
+            if work > _MAX_WORK:
+                return None
+            for region, t in points:
                 point = {name: _at(part, t) for name, part in line.items()}
-                values = [_real(side, point, log_base) for side in (gold, answer)]
+                try:
+                    values = [_real(side, point, log_base) for side in (gold, answer)]
+                except HiddenError:
+                    hidden.add(region)
+                    continue
                 if values[0] is None and values[1] is None:
                     continue
                 if values[0] is None or values[1] is None:
                     # One of them may have no value there; they may still differ where both have one.
                     unsure |= not positive or all(value > 0 for value in point.values())
                     continue
-                size = max(abs(values[0]), abs(values[1]), Decimal("1e-5"))
-                if abs(values[0] - values[1]) > size * Decimal(10) ** (15 - DIGITS):
+                equal = near(abs(values[0] - values[1]), max(abs(values[0]), abs(values[1])))
+                if equal is False:
                     return False
-                compared += 1
+                compared += bool(equal)
+                shown.add(region)
+            unsure |= not hidden <= shown
     except UndefinedError:
         return None
     return True if compared >= _POINTS and not unsure else None
@@ -425,6 +450,8 @@ def _real(node: Node, point: Mapping[str, Fraction], log_base: int) -> Decimal |
     with precisely():
         try:
             real, imaginary = _RealField(point, log_base).visit(node)
+        except HiddenError:
+            raise
         except ArithmeticError:
             return None
         if not real.is_finite() or abs(imaginary) > max(abs(real), Decimal(1)) * Decimal("1e-40"):
@@ -432,13 +459,13 @@ def _real(node: Node, point: Mapping[str, Fraction], log_base: int) -> Decimal |
         return +real
 
 
-def _points(gold: Node, answer: Node, line: Mapping[str, Polynomial], key: int) -> list[Fraction]:
-    """Points of a line in every region between the zeros of what is not analytic there."""
+def _points(gold: Node, answer: Node, line: Mapping[str, Polynomial], key: int) -> list[tuple[int, Fraction]]:
+    """Points of a line in every region between the zeros of what is not analytic there, with their regions."""
     known: set[Polynomial] = set()
     points = _between((), key)
     for _ in range(_MAX_ROUNDS):
         found: set[Polynomial] = set()
-        for t in points:
+        for _, t in points:
             for side in (gold, answer):
                 critical = _Critical(line, t)
                 critical.visit(side)
@@ -455,30 +482,33 @@ def _points(gold: Node, answer: Node, line: Mapping[str, Polynomial], key: int) 
     raise UndefinedError("regions of regions")
 
 
-def _between(roots: Sequence[tuple[Fraction, Fraction]], key: int) -> list[Fraction]:
+def _between(roots: Sequence[tuple[Fraction, Fraction]], key: int) -> list[tuple[int, Fraction]]:
     """Points in every gap between roots, and outside of all of them, near and far."""
     shifts = [Fraction(1 + (key >> shift) % 61, 64) for shift in (0, 7, 14)]
     if not roots:
-        return [sign * (scale + shift) for shift in shifts for sign, scale in ((1, 0), (-1, 1), (1, 7), (-1, 30))]
-    points: list[Fraction] = []
+        return [(0, sign * (scale + shift)) for shift in shifts for sign, scale in ((1, 0), (-1, 1), (1, 7), (-1, 30))]
+    points: list[tuple[int, Fraction]] = []
+    last = len(roots)
     low, high = roots[0][0], roots[-1][1]
     for shift in shifts:
         points += [
-            low - shift,
-            low - 9 * shift - 2,
-            low - 40 - shift,
-            high + shift,
-            high + 9 * shift + 2,
-            high + 40 + shift,
+            (0, low - shift),
+            (0, low - 9 * shift - 2),
+            (0, low - 40 - shift),
+            (last, high + shift),
+            (last, high + 9 * shift + 2),
+            (last, high + 40 + shift),
         ]
-        for (_, left), (right, _) in itertools.pairwise(roots):
-            points.append(left + (right - left) * shift)
+        for region, ((_, left), (right, _)) in enumerate(itertools.pairwise(roots), 1):
+            points.append((region, left + (right - left) * shift))
     return points
 
 
 # --- whole numbers ----------------------------------------------------------------------------------------------------
 
 _MAX_WHOLE = 3_000
+# Nodes that are evaluated, a microsecond each: what an answer may cost its caller.
+_MAX_WHOLE_WORK = 300_000
 
 
 def whole_points(gold: Node, answer: Node) -> range | None:
@@ -508,7 +538,7 @@ def whole_points(gold: Node, answer: Node) -> range | None:
             if period > _MAX_WHOLE:
                 return None
     count = period * (degree + 2) + (12 + parts // 2 if period < 50 else 0)
-    return range(count) if count <= _MAX_WHOLE else None
+    return range(count) if count <= _MAX_WHOLE and count * parts <= _MAX_WHOLE_WORK else None
 
 
 def _degree(node: Node) -> int:

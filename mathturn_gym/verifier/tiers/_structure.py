@@ -6,6 +6,7 @@ Three answers: True and False are certain, None passes the case on.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -40,6 +41,8 @@ from mathturn_gym.verifier.tiers._relations import (
 from mathturn_gym.verifier.tiers._scalar import Rounding, same_scalar
 
 _MAX_POWER = 6
+# Comparisons of the items of two lists.
+_MAX_PAIRS = 5_000
 
 
 class _WorkOut(Transformer):
@@ -147,7 +150,10 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     """
     if gold == answer:
         return True
-    gold, answer = (_spread(_collapsed(with_matrices_worked_out(side), rounding)) for side in (gold, answer))
+    gold, answer = (_collapsed(with_matrices_worked_out(side), rounding) for side in (gold, answer))
+    gold, answer = _spread(_signs_apart(gold, answer)), _spread(_signs_apart(answer, gold))
+    if _percent_in_part(answer) and not has_kind(gold, "percent"):
+        return False
     if gold.kind == "rel" or answer.kind == "rel":
         return _same_relations(gold, answer, rounding)
     if gold.kind == "list" or answer.kind == "list":
@@ -170,6 +176,11 @@ def same(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
     return _same_values(gold, answer, rounding)
 
 
+def _percent_in_part(node: Node) -> bool:
+    """Whether some of the items of a collection are in percent, and others are not."""
+    return node.kind in _COLLECTIONS and len({item.kind == "percent" for item in node.args}) == 2
+
+
 def _in_base(node: Node) -> int | None:
     """The value of digits with their base, in figures or in words; None for anything else."""
     if node.kind != "based":
@@ -188,6 +199,16 @@ def _collapsed(node: Node, rounding: Rounding) -> Node:
         return node
     first, *others = node.args
     return first if all(same(first, other, rounding) for other in others) else node
+
+
+def _signs_apart(node: Node, other: Node) -> Node:
+    """`(±a, ±b)` as four points where the other side has four, each sign for itself; else the tree itself."""
+    signs = [index for index, arg in enumerate(node.args) if has_kind(arg, "pm")]
+    if node.kind != "tuple" or len(signs) < 2 or len(_members(other)) != 2 ** len(signs) or has_kind(other, "pm", "mp"):
+        return node
+    entries = [[replace_pm(arg, 1), replace_pm(arg, -1)] if has_kind(arg, "pm") else [arg] for arg in node.args]
+    points = tuple(Node("tuple", args) for args in itertools.product(*entries))
+    return Node("list", points, (",",) * (len(points) - 1))
 
 
 def _spread(node: Node) -> Node:
@@ -229,10 +250,15 @@ def _same_sets(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
         if gold.value != answer.value:
             return False
         return _every([same(a, b, rounding) for a, b in zip(gold.args, answer.args, strict=True)])
-    if gold.kind == answer.kind == "union":
+    if gold.kind == answer.kind and gold.kind in ("union", "inter"):
         return _same_unordered(gold.args, answer.args, rounding) or None
     other = answer if _is_set(gold) else gold
     return None if _is_set(other) else False
+
+
+def _same_member(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
+    """`same` for what stands in a collection: there, the set of 2 is no 2."""
+    return same(gold, answer, rounding) if (gold.kind == "set") == (answer.kind == "set") else False
 
 
 def _members(node: Node) -> tuple[Node, ...]:
@@ -259,6 +285,9 @@ def _same_lists(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
         first_set, second_set = (
             found or as_set(node) for found, node in zip(inequalities, (gold, answer), strict=True)
         )
+        names = symbols(gold), symbols(answer)
+        if _all_inequalities(gold) and _all_inequalities(answer) and names[0] != names[1]:
+            return False if len(names[0]) == len(names[1]) == 1 else None
         return same_set(first_set, second_set, rounding) if first_set and second_set else None
     for first, second in ((gold, answer), (answer, gold)):
         if _alternatives(first) and second.kind not in ("list", "set"):
@@ -326,17 +355,21 @@ def _same_unordered(
         if not distinct and 1 in (len(gold), len(answer)):
             # A value is not a list of it: `42, 42` is no 42. In longer lists an item told twice is told once.
             return False
+        if len(gold) * len(answer) > _MAX_PAIRS:
+            return None
         # Each has everything that the other has.
-        found = [_any(same(item, other, rounding) for other in answer) for item in gold]
+        found = [_any(_same_member(item, other, rounding) for other in answer) for item in gold]
         if False in found:
             return False
-        return _every([*found, *(_any(same(item, other, rounding) for item in gold) for other in answer)])
+        return _every([*found, *(_any(_same_member(item, other, rounding) for item in gold) for other in answer)])
     # What is written alike matches; equality is transitive, so that takes no match from anybody.
     left, right = Counter(gold), Counter(answer)
     gold, free = list((left - right).elements()), list((right - left).elements())
+    if len(gold) * len(free) > _MAX_PAIRS:
+        return None
     unsure = False
     for item in gold:
-        matches = [same(item, other, rounding) for other in free]
+        matches = [_same_member(item, other, rounding) for other in free]
         if True in matches:
             free.pop(matches.index(True))
         else:
@@ -367,7 +400,7 @@ def _same_ordered(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
         shape = gold.value if gold.kind == "matrix" else answer.value
         if not isinstance(shape, tuple) or 1 not in shape:
             return False
-    return _every([same(a, b, rounding) for a, b in zip(gold.args, answer.args, strict=True)])
+    return _every([_same_member(a, b, rounding) for a, b in zip(gold.args, answer.args, strict=True)])
 
 
 def _same_relations(gold: Node, answer: Node, rounding: Rounding) -> bool | None:
