@@ -281,15 +281,20 @@ def test_scratch_files_of_another_users_process_stay(tmp_path: Path, monkeypatch
 
 
 def test_any_thread_may_release_a_lock(tmp_path: Path) -> None:
-    held = locked(tmp_path / ".lock")
-    thread = threading.Thread(target=held.__enter__)
+    held, entered, ended = locked(tmp_path / ".lock"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.__enter__()
+        entered.set()
+        ended.wait(60.0)
+
+    thread = threading.Thread(target=hold)
     thread.start()
-    thread.join()
-    with pytest.raises(LockedError), locked(tmp_path / ".lock"):
-        pass
+    entered.wait(60.0)
     held.__exit__(None, None, None)
     with locked(tmp_path / ".lock"):
-        pass
+        ended.set()
+    thread.join()
 
 
 def test_a_block_that_cannot_be_appended_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
