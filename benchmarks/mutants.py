@@ -4,10 +4,11 @@
 
 A mutant is a copy of one file with one change: a comparison, `and`/`or`, a dropped `not`, True/False, an integer one larger,
 or a statement left out (a call, a raise, an assignment to an attribute, `del`, `break`). The tests of its target that reach the
-line run first, then the target's other tests. A mutant that all of them pass has survived, and is listed.
+line run first, then, where few do, the target's other tests; quick ones before slow ones. A mutant that all of them pass has
+survived, and is listed.
 
 Left out: strings, annotations, what is logged, branches of other systems, and numbers that a module or class names
-(they are tuned, and a test that repeated one would hold nothing), decorators, and `zip(strict=)`.
+(they are tuned, and a test that repeated one would hold nothing), decorators, `zip(strict=)`, and how JSON is indented.
 
 Results are lines of JSON in `--out`; a stopped call goes on from there, and `--again` retries what survived. Exit code 1
 where more than one mutant of twenty has survived.
@@ -112,7 +113,7 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
         for name in ("annotation", "returns", "type_params"):
             if isinstance(annotation := getattr(node, name, None), ast.AST):
                 skipped |= {id(inner) for inner in ast.walk(annotation)}
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg in ("strict", "indent")):
             skipped |= {id(inner) for inner in ast.walk(node)}
     found = []
     for node in ast.walk(tree):
@@ -181,7 +182,7 @@ class Tree:
         quiet = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "mathturn_gym"]
         subprocess.run(quiet, cwd=place, check=True)
 
-    def run(self, tests: list[str], seconds: float, *options: str) -> str:
+    def run(self, tests: list[str], seconds: float, *options: str, plugin: object = None) -> str:
         """How the tests come out, in a fork in which libraries are loaded already: `passed`, `failed` or `late`."""
         pid = os.fork()
         if pid == 0:
@@ -193,7 +194,8 @@ class Tree:
             os.dup2(1, 2)
             import pytest
 
-            os._exit(int(pytest.main([*PYTEST, f"--basetemp={self.place}/.tmp", *options, *tests])))
+            command = [*PYTEST, f"--basetemp={self.place}/.tmp", *options, *tests]
+            os._exit(int(pytest.main(command, [plugin] if plugin else None)))
         status, end = (0, 0), time.monotonic() + seconds
         while not status[0] and time.monotonic() < end:
             time.sleep(0.05)
@@ -206,12 +208,40 @@ class Tree:
         return "passed" if status[1] == 0 else "failed"
 
 
+class Timed:
+    """Writes what each test takes, as a plugin of pytest."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.seconds = file, Counter[str]()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Adds what one part of a test took."""
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes the sums."""
+        self.file.write_text(json.dumps(self.seconds))
+
+
 class Reached(NamedTuple):
     """What the tests of a file do without a mutation."""
 
-    seconds: float
+    seconds: dict[str, float]
+    """What each test takes."""
     lines: dict[str, list[str]]
     """The tests that reach a line in their own process."""
+
+    def tests_of(self, line: int) -> Iterator[list[str]]:
+        """Yields some tests that reach a line, and then the others; the quick ones first.
+
+        Where that many reach it, those that do not are left out: a mutant that they alone would kill, through a child process,
+        counts as a survivor.
+        """
+        ordered = sorted(self.seconds, key=lambda test: self.seconds[test])
+        near = set(self.lines.get(str(line), []))
+        nearest = [test for test in ordered if test in near][:NEAR]
+        yield nearest
+        yield [test for test in ordered if test not in nearest and (test in near or len(nearest) < NEAR)]
 
 
 @functools.cache
@@ -223,14 +253,19 @@ def reached(tree: Tree, tests: str, out: Path) -> dict[str, Reached]:
     """
     kept = out / f"reached-{zlib.crc32(tests.encode()):08x}.json"
     if not kept.exists():
-        data, began = tree.place / ".coverage", time.monotonic()
+        data, timed = tree.place / ".coverage", Timed(tree.place / "seconds.json")
         data.unlink(missing_ok=True)
         os.environ["COVERAGE_FILE"] = str(data)
-        if tree.run(tests.split(), 3600.0, "--cov", "mathturn_gym", "--cov-context=test", "--cov-report=") != "passed":
+        files = [file for pairs in TARGETS.values() for file, of in pairs if of == tests]
+        options = ("--cov", "mathturn_gym", "--cov-context=test", "--cov-report=", "--doctest-modules")
+        if (
+            tree.run([*tests.split(), *(f"mathturn_gym/{file}" for file in files)], 3600.0, *options, plugin=timed)
+            != "passed"
+        ):
             raise RuntimeError(f"without a mutation, {tests} fail: see {tree.place}/said.txt")
-        seconds, found, lines = time.monotonic() - began, coverage.CoverageData(str(data)), {}
+        seconds, found, lines = json.loads(timed.file.read_text()), coverage.CoverageData(str(data)), {}
         found.read()
-        for file, _ in (pair for pairs in TARGETS.values() for pair in pairs if pair[1] == tests):
+        for file in files:
             contexts = found.contexts_by_lineno(str(tree.place / "mathturn_gym" / file))
             names = {line: sorted({one.partition("|")[0] for one in of if one}) for line, of in contexts.items()}
             lines[file] = (seconds, names)
@@ -238,14 +273,14 @@ def reached(tree: Tree, tests: str, out: Path) -> dict[str, Reached]:
     return {file: Reached(*found) for file, found in json.loads(kept.read_text()).items()}
 
 
-def outcome_of(tree: Tree, mutant: Mutant, source: bytes, found: Reached, tests: list[str]) -> str:
-    """Returns `survived`, `killed`, or `killed (late)` where the tests take twice as long as they should."""
+def outcome_of(tree: Tree, mutant: Mutant, source: bytes, found: Reached) -> str:
+    """Returns `survived`, `killed`, or `killed (late)` where tests take thrice as long as they should."""
     path = tree.place / "mathturn_gym" / mutant.file
     path.write_bytes(mutant.apply(source))
     try:
-        doctests = ["--doctest-modules", f"mathturn_gym/{mutant.file}"]
-        for chosen in (found.lines.get(str(mutant.line), [])[:NEAR], tests + doctests):
-            if chosen and (outcome := tree.run(chosen, 2 * found.seconds + 20.0)) != "passed":
+        for chosen in found.tests_of(mutant.line):
+            limit = 20.0 + 3 * sum(found.seconds[test] for test in chosen)
+            if chosen and (outcome := tree.run(chosen, limit, "--doctest-modules")) != "passed":
                 return "killed" if outcome == "failed" else "killed (late)"
     finally:
         path.write_bytes(source)
@@ -293,7 +328,7 @@ def main() -> None:
         if key in known and not (args.again and known[key]["outcome"] == "survived"):
             continue
         began = time.monotonic()
-        outcome = outcome_of(tree, mutant, source, reached(tree, tests, args.out)[mutant.file], tests.split())
+        outcome = outcome_of(tree, mutant, source, reached(tree, tests, args.out)[mutant.file])
         known[key] = {"key": key, "target": name, "line": mutant.line, "outcome": outcome}
         with log.open("a") as stream:
             stream.write(json.dumps({**known[key], "seconds": round(time.monotonic() - began, 1)}) + "\n")

@@ -233,20 +233,17 @@ def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, thread_local=False)
     with storage_errors(path):
         Path(path).parent.stat()  # filelock would make the folder
         try:
-            lock.acquire(blocking=wait)
+            held = FileLock(path).acquire(blocking=wait)
         except Timeout as error:
             raise LockedError(
                 f"another process works in {str(Path(path).parent)!r}, or another part of this one does (it holds"
                 f" {Path(path).name}): wait until it has ended"
             ) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def append_block(path: Path, text: str) -> None:

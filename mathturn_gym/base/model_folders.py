@@ -148,7 +148,14 @@ _MOST_OF: Final = (
     ),
     (re.compile(r"num_(\w+_)?(heads|experts)|n_heads?"), 2**16),
     (re.compile(r"vocab_size"), 2**24),
+    (re.compile(r"num_labels"), 2**16),
 )
+# A pattern that repeats a group can take for ever on a name of sixty letters, and so can many repetitions.
+_ENDLESS: Final = re.compile(r"\)[*+{]")
+_REPEATED: Final = re.compile(r"[*+{]")
+_MOST_REPEATED: Final = 6
+_MOST_RANK: Final = 2**14
+_MOST_REPLICATION: Final = 1_000
 _MOST_CONFIG_BYTES: Final = 2**24
 _MOST_TEXT_BYTES: Final = 2**29
 _READ_WHOLE: Final = (".json", ".jinja", ".txt", ".model")
@@ -168,7 +175,7 @@ def check_adapter(settings: Mapping[str, Any]) -> None:
     """Raises where an adapter's settings would have peft import or load something else than the adapter's weights.
 
     Raises:
-        InvalidValueError: a type of adapter that is more than weights, or a module of Megatron's.
+        InvalidValueError: a type of adapter that is more than weights, a module of Megatron's, or what has no end.
     """
     kind = settings.get("peft_type", "LORA")
     if not isinstance(kind, str) or kind not in _PASSIVE_ADAPTERS:
@@ -176,6 +183,20 @@ def check_adapter(settings: Mapping[str, Any]) -> None:
     for name in _MEGATRON:
         if settings.get(name):
             raise InvalidValueError(f"{name} would have peft import a module by its name: leave it out")
+    if len(repr(settings.get("layer_replication"))) > _MOST_REPLICATION:
+        raise InvalidValueError("layer_replication copies more layers than any model has: leave it out")
+    # peft factorises every weight as often as this says, before it reads the adapter's own.
+    if str(settings.get("init_lora_weights")).startswith("pissa_niter_"):
+        raise InvalidValueError("init_lora_weights must not be 'pissa_niter_N', which may take for ever: say 'pissa'")
+    ranks = settings.get("rank_pattern")
+    for rank in (settings.get("r"), *(ranks.values() if isinstance(ranks, Mapping) else ())):
+        if isinstance(rank, int) and rank > _MOST_RANK:
+            raise InvalidValueError(f"r must be at most {_MOST_RANK:,}, got {str(rank)[:20]}")
+    for name in ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"):
+        patterns = settings.get(name)
+        for pattern in [patterns] if isinstance(patterns, str) else patterns if isinstance(patterns, Mapping) else ():
+            if _ENDLESS.search(pattern) or len(_REPEATED.findall(pattern)) > _MOST_REPEATED:
+                raise InvalidValueError(f"{name} must be names of modules, or a simple pattern, got {pattern[:80]!r}")
 
 
 def _check_configs(folder: Path) -> None:

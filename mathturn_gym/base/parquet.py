@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from mathturn_gym.base.files import open_regular
 from mathturn_gym.errors import MissingDependencyError, install_extra
@@ -18,6 +18,8 @@ _FREE_VALUES: Final = 2**25
 _FREE_BYTES: Final = 2**28
 # Values, and unpacked bytes, that a file may have for each of its own bytes, where it has more than the free ones.
 _RATIO: Final = 64
+# What a value takes besides its own bytes.
+_POINTER: Final = 8
 
 
 def bounded_batches(
@@ -42,7 +44,7 @@ def bounded_batches(
     except ImportError as error:
         raise MissingDependencyError(f"Parquet files need pyarrow: {install_extra('data')}") from error
     with open_regular(path) as stream, pyarrow.parquet.ParquetFile(stream) as file:  # pyarrow would wait at a pipe
-        _check_sizes(file.metadata, path.stat().st_size)
+        _check_sizes(file.metadata, stream, path.stat().st_size)
         leaves = map(file.schema.column, range(len(file.schema)))
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     # Texts stay in their dictionary: one long text that a million rows refer to is held once.
@@ -56,19 +58,70 @@ def bounded_batches(
                 yield part
 
 
-def _check_sizes(metadata: Any, size: int) -> None:
-    """Raises where a file says that it holds much more than one of its size can, but for repetitions."""
+def _check_sizes(metadata: Any, stream: IO[bytes], size: int) -> None:
+    """Raises where a file holds much more than one of its size can, but for repetitions."""
+    widths = [metadata.schema.column(place).length for place in range(metadata.num_columns)]
     chunks = [
-        group.column(place)
+        (group.column(place), width)
         for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for place in range(group.num_columns)
+        for place, width in enumerate(widths)
     ]
+    # Values of a fixed width leave their dictionary when they are read, and a wide one is stored once for all rows.
+    unpacked = [max(_pages_of(one, stream), one.num_values * width) for one, width in chunks]
     for what, found, free in (
-        ("values", sum(one.num_values for one in chunks), _FREE_VALUES),
-        ("bytes", sum(one.total_uncompressed_size for one in chunks), _FREE_BYTES),
+        ("values", sum(one.num_values for one, _ in chunks), _FREE_VALUES),
+        ("bytes", sum(unpacked), _FREE_BYTES),
     ):
         if found > max(free, _RATIO * size):
             raise ValueError(f"its {size:,} bytes would unpack to {found:,} {what}: it was made to fill the memory")
+
+
+def _pages_of(chunk: Any, stream: IO[bytes]) -> int:
+    """The unpacked bytes of a column's pages, by their own headers: the file's metadata may say anything.
+
+    Raises:
+        ValueError: they are no headers of pages.
+    """
+    found, at = 0, chunk.data_page_offset
+    at = start = min(at, chunk.dictionary_page_offset or at)
+    while at < start + chunk.total_compressed_size:
+        stream.seek(at)
+        try:
+            header = _struct(stream)
+            found += header[2]
+            at = stream.tell() + header[3]
+        except (IndexError, KeyError, RecursionError) as error:
+            raise ValueError(f"what should be a page at byte {at:,} is none") from error
+    return found
+
+
+def _struct(stream: IO[bytes]) -> dict[int, int]:
+    """The integers of a structure in Thrift's compact encoding, by their numbers; what else a page's header has is passed over."""
+    found: dict[int, int] = {}
+    number = 0
+    while head := stream.read(1)[0]:
+        step, kind = divmod(head, 16)
+        number = number + step if step else _varint(stream)
+        if kind in (4, 5, 6):  # integers, of which those of a page's sizes are never below 0
+            found[number] = _varint(stream) >> 1
+        elif kind == 8:  # bytes
+            stream.seek(_varint(stream), 1)
+        elif kind == 12:
+            _struct(stream)
+        elif kind not in (1, 2):  # booleans
+            raise ValueError(f"a page's header has no field of kind {kind}")
+    return found
+
+
+def _varint(stream: IO[bytes]) -> int:
+    """An integer of seven bits a byte, the lowest first."""
+    found = 0
+    for place in range(0, 70, 7):
+        byte = stream.read(1)[0]
+        found |= (byte & 127) << place
+        if byte < 128:
+            break
+    return found
 
 
 def _cut(batch: Any, most: int) -> Iterator[Any]:
@@ -95,14 +148,14 @@ def _unpacked(array: Any) -> int:
     kind = array.type
     if pyarrow.types.is_dictionary(kind):
         values = array.dictionary
-        longest = 8
+        longest = _POINTER
         if len(values) and (pyarrow.types.is_string(values.type) or pyarrow.types.is_binary(values.type)):
             longest += pyarrow.compute.max(pyarrow.compute.binary_length(values)).as_py() or 0
         return len(array) * longest
     if pyarrow.types.is_struct(kind):
         return sum(map(_unpacked, array.flatten()))
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        return 8 * len(array) + _unpacked(array.flatten())
+        return _POINTER * len(array) + _unpacked(array.flatten())
     if pyarrow.types.is_map(kind):
-        return 8 * len(array) + _unpacked(array.keys) + _unpacked(array.items)
-    return int(array.nbytes) + 8 * len(array)
+        return _POINTER * len(array) + _unpacked(array.keys) + _unpacked(array.items)
+    return int(array.nbytes) + _POINTER * len(array)

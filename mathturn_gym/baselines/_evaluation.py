@@ -77,7 +77,12 @@ def drop_episodes(folder: Path, iteration: int) -> None:
         file = _file(folder, name)
         if file.exists():
             # Read whole before it is replaced: the reader streams.
-            write_episodes(file, [one for one in read_episodes(file) if one.metadata.get(_KEY, 0) <= iteration])
+            write_episodes(file, [one for one in read_episodes(file) if _iteration_of(one) <= iteration])
+
+
+def _iteration_of(episode: Episode) -> int:
+    found = episode.metadata.get(_KEY, 0)
+    return found if isinstance(found, int) else 0
 
 
 def with_advantages(episodes: Sequence[Episode], batch: PackedBatch) -> list[Episode]:

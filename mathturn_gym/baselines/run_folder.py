@@ -431,7 +431,9 @@ class RunFolder:
             _LOG.warning("%s was interrupted before its first checkpoint: it begins again", self.path)
 
 
-def read_config(run_dir: str | Path, *, own_code: bool = False, allowed: Collection[str] = ()) -> RunConfig:
+def read_config(
+    run_dir: str | Path, *, own_code: bool = False, allowed: Collection[str] = (), resume: bool = False
+) -> RunConfig:
     """The config that a run folder was begun with.
 
     This is the one gate between a folder that somebody else may have written and the code that its config names: it
@@ -441,12 +443,13 @@ def read_config(run_dir: str | Path, *, own_code: bool = False, allowed: Collect
         run_dir: The run's folder.
         own_code: Import what the config names, because the run is the caller's own.
         allowed: Import paths that may be imported anyway, because the caller named them.
+        resume: The run is to be continued, with the rollout engine that its config names.
 
     Raises:
         CheckpointError: the folder holds no run, its config cannot be read, or it names other code.
     """
     file, stored = _stored(run_dir)
-    foreign = [] if own_code else [path for path in code_named_in(run_dir) if path not in allowed]
+    foreign = [] if own_code else [path for path in code_named_in(run_dir, resume=resume) if path not in allowed]
     if foreign:
         raise CheckpointError(
             f"the config of run {str(run_dir)!r} names code, which is not run unless you ask for it: {', '.join(foreign)};"
@@ -466,11 +469,13 @@ def _stored(run_dir: str | Path) -> tuple[Path, dict[str, Any]]:
     return file, read_object(file)
 
 
-def code_named_in(run_dir: str | Path) -> list[str]:
+def code_named_in(run_dir: str | Path, *, resume: bool = False) -> list[str]:
     """The texts in a run's config that lead to code when the run is continued or its environment is played.
 
     Args:
         run_dir: The run's folder.
+        resume: It is to be continued. A rollout engine then counts as code: a server is sent the user's key, and options name
+            a folder for weights and whatever vLLM imports.
 
     Raises:
         CheckpointError: its config cannot be read.
@@ -480,6 +485,9 @@ def code_named_in(run_dir: str | Path) -> list[str]:
     parts = {name: table if isinstance(table, Mapping) else {} for name, table in tables.items()}
     algorithm, model = parts["algorithm"].get("name"), parts["policy"].get("model")
     own = [(algorithm, names_code(algorithm)), (model, names_code(model, MODEL_SCHEMES))]
+    if resume:
+        rollout = parts["policy"].get("rollout")
+        own.append((rollout, rollout not in (None, "continuous")))
     return [*code_of(parts["env"]), *(str(name) for name, is_code in own if is_code)]
 
 
@@ -530,7 +538,13 @@ def _row(line: bytes) -> dict[str, float] | None:
         row = parse_json(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
+    figures = isinstance(row, dict) and isinstance(row.get("iteration"), int) and are_numbers(row)
+    return row if figures else None
+
+
+def are_numbers(figures: Mapping[str, Any]) -> bool:
+    """True where every value is a number that fits into a float."""
+    return all(isinstance(one, float) or (isinstance(one, int) and abs(one) < 2**63) for one in figures.values())
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

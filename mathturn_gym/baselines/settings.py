@@ -406,6 +406,8 @@ class RunConfig:
         check_int("seed", self.seed, low=0, high=2**63 - 1)
         for name in ("threads", "save_every", "keep"):
             check_int(name, getattr(self, name), low=1)
+        for name in ("num_turns", "max_completion_tokens"):  # read before there is an environment that would check them
+            check_int(f"env.{name}", self.env.value(name), low=1)
         if self.tracker is not None:
             check_tracker(self.tracker)
         if self.task is not None and (not isinstance(self.task, str) or not self.task):

@@ -606,7 +606,7 @@ class Trainer(Session):
                     "%s was written before all tokens were counted: total_tokens counts from here on", checkpoint
                 )
             self.total_tokens = int(state.numbers.get("total_tokens", 0))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{str(checkpoint)!r} is no checkpoint of this run: {error}") from error
 
     def corrected(self, batch: PackedBatch) -> tuple[PackedBatch, Metrics]:

@@ -13,10 +13,10 @@ from mathturn_gym.base.files import storage_errors, write_json
 from mathturn_gym.baselines._evaluation import play_test
 from mathturn_gym.baselines.algorithms import Metrics
 from mathturn_gym.baselines.progress import draw_curve
-from mathturn_gym.baselines.run_folder import RunFolder, read_object
+from mathturn_gym.baselines.run_folder import RunFolder, are_numbers, read_object
 from mathturn_gym.baselines.session import Ended, Engine, RunStatus, Session, interrupt_flag
 from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
-from mathturn_gym.errors import InvalidValueError
+from mathturn_gym.errors import CheckpointError, InvalidValueError, shown
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import BaseAlgorithm
@@ -236,8 +236,13 @@ def _run(
         file.unlink(missing_ok=True)  # of a shorter run that was gone on with
         return ended, None
     result = result_of(config, ended)
-    if before is not None and _same_end(before, result):
-        return ended, before.get("test")  # there was nothing left to do
+    if before is not None and _same_end(before, result):  # there was nothing left to do
+        test = before.get("test")
+        if test is not None and not (
+            isinstance(test, dict) and are_numbers(test) and {"episodes", "problems"} <= set(test)
+        ):
+            raise CheckpointError(f"{file}: test must be null or numbers by name, got {shown(test)}: delete the file")
+        return ended, test
     test = ended.test
     wanted = config.evaluation.test_episodes
     if test is None and wanted and ended.status != "diverged":

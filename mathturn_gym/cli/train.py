@@ -94,13 +94,13 @@ def train(
     folder = run_dir or _folder(task, algorithm)
     if resume:
         _refuse_changes({**changes, **({} if algorithm is None else {"algorithm": algorithm})})
-        config = _with_budget(read_config(folder, own_code=own_code), budget)
+        config = _with_budget(read_config(folder, own_code=own_code, resume=True), budget)
     else:
         config = _config(task, algorithm, changes, budget)
     chosen = training_engine(engine, engine_settings)
     lines = len(read_metrics(folder)) if resume and (folder / "metrics.jsonl").exists() else -1
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
-    own = ["--own-code"] if code_named_in(folder) else []
+    own = ["--own-code"] if code_named_in(folder, resume=True) else []
     if result.interrupted:
         going_on = command_line("train", "--run-dir", folder, "--resume", *own)
         console.print(

@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mathturn_gym.base.files import (
     append_block,
     bounded_lines,
+    check_not_sparse,
     holds_anything,
     locked,
+    read_regular,
     replacing,
     sync,
     tidy,
@@ -153,10 +157,13 @@ def test_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.json"]
 
 
-def test_sync_takes_folders(tmp_path: Path) -> None:
+def test_sync_takes_folders_with_the_files_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "a.txt").write_text("x")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
     sync(tmp_path)
+    assert synced == [one.stat().st_ino for one in (tmp_path / "inner" / "a.txt", tmp_path / "inner", tmp_path)]
     with pytest.raises(FileNotFoundError):
         sync(tmp_path / "nowhere")
 
@@ -263,6 +270,33 @@ def test_what_killed_writers_left_is_tidied_away_and_nothing_else(tmp_path: Path
     assert {one.name for one in tmp_path.iterdir()} == set(names[1:])
 
 
+def test_scratch_files_of_another_users_process_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    (tmp_path / ".a.json.123-0123abcd.new").touch()
+    monkeypatch.setattr(os, "kill", refuse)
+    tidy(tmp_path)
+    assert names(tmp_path) == [".a.json.123-0123abcd.new"]
+
+
+def test_any_thread_may_release_a_lock(tmp_path: Path) -> None:
+    held, entered, ended = locked(tmp_path / ".lock"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.__enter__()
+        entered.set()
+        ended.wait(60.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    entered.wait(60.0)
+    held.__exit__(None, None, None)
+    with locked(tmp_path / ".lock"):
+        ended.set()
+    thread.join()
+
+
 def test_a_block_that_cannot_be_appended_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, whole = tmp_path / "log.jsonl", os.write
     append_block(path, "one\n")
@@ -287,16 +321,36 @@ def test_scratch_files_are_nothing(tmp_path: Path) -> None:
     assert holds_anything(tmp_path)
 
 
+def test_a_file_may_have_as_many_bytes_as_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_regular(tmp_path / "a", 5) == b"12345"
+    with pytest.raises(OSError, match="it has more than the 4 bytes"):
+        read_regular(tmp_path / "a", 4)
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks", "sparse"),
+    [(2**30, 0, False), (2**30 + 1, 0, True), (2**31, 2**18, False), (2**31, 2**18 - 1, True)],
+)
+def test_a_file_with_a_sixteenth_of_its_size_on_the_disk_is_not_sparse(
+    size: int, blocks: int, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "stat", lambda path: SimpleNamespace(st_size=size, st_blocks=blocks))
+    with pytest.raises(OSError, match="sparse") if sparse else nullcontext():
+        check_not_sparse("model.safetensors")
+
+
 def test_lines_after_one_that_is_too_long_are_read() -> None:
     lines = bounded_lines(io.BytesIO(b"ab\n" + b"x" * 25 + b"\ncd\n" + b"y" * 10 + b"\nef"), 10)
     assert list(lines) == [b"ab\n", None, b"cd\n", None, b"ef"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_syncing_keeps_nothing_open(tmp_path: Path) -> None:
+def test_syncing_and_appending_keep_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     sync(tmp_path)
+    append_block(tmp_path / "file", "x")
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 

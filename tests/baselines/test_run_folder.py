@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mathturn_gym.base.files import locked
 from mathturn_gym.baselines import RunConfig, run_folder, train
+from mathturn_gym.baselines._evaluation import drop_episodes
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
+    TrainerState,
     fingerprint,
     iteration_of,
     load_checkpoint,
@@ -26,7 +32,9 @@ from mathturn_gym.baselines.run_folder import (
     read_metrics,
     verify_checkpoint,
 )
-from mathturn_gym.errors import CheckpointError, InvalidValueError, LockedError, StorageError
+from mathturn_gym.episodes.trajectories import episode_to_record, read_episodes
+from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, LockedError, StorageError
+from mathturn_gym.testing import synthetic_episode
 from mathturn_gym.wrappers import load_policy
 
 Small = Callable[..., RunConfig]
@@ -198,7 +206,18 @@ def test_a_config_that_is_none_is_named(run: Path, text: str, message: str) -> N
 
 
 @pytest.mark.parametrize(
-    "line", [b"[1]", b"3", b'{"itera', b'{"tokens": 3}', b'{"iteration": "x"}', b"\xff\xfe", bytes(40)]
+    "line",
+    [
+        b"[1]",
+        b"3",
+        b'{"itera',
+        b'{"tokens": 3}',
+        b'{"iteration": "x"}',
+        b"\xff\xfe",
+        bytes(40),
+        b'{"iteration": 1, "loss": [1]}',
+        b'{"iteration": 1, "loss": 1' + b"0" * 400 + b"}",
+    ],
 )
 def test_a_metrics_file_broken_in_the_middle_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"iteration": 0}\n' + line + b'\n{"iteration": 2}\n')
@@ -208,6 +227,108 @@ def test_a_metrics_file_broken_in_the_middle_is_named(tmp_path: Path, line: byte
     assert read_metrics(tmp_path) == [{"iteration": 0}], "the last line may be cut off"
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_metrics(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("checkpoint/trainer.json", ("numbers", "tokens"), math.inf),
+        ("checkpoint/trainer.json", ("numbers", "baselines"), [10**400]),
+        ("checkpoint/trainer.json", ("numbers",), {}),
+        ("result.json", ("test",), "x"),
+        ("result.json", ("test",), {}),
+        ("result.json", ("test", "acc@1"), "x"),
+    ],
+)
+def test_a_number_that_is_none_is_an_error(run: Path, name: str, field: tuple[str, ...], value: Any) -> None:
+    facts = json.loads((run / name).read_text())
+    facts["test"] = {"acc@1": 0.5, "episodes": 2, "problems": 1}
+    *parts, last = field
+    functools.reduce(lambda table, part: table[part], parts, facts)[last] = value
+    (run / name).write_text(json.dumps(facts))
+    (run / "checkpoint" / "checksums.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"is no checkpoint|test must be null or numbers by name"):
+        resume(run)
+
+
+def test_kept_episodes_of_a_stranger_are_dropped_or_refused(run: Path) -> None:
+    file = run / "episodes_train.jsonl"
+    record = episode_to_record(synthetic_episode(0, 0, [1], prompt=3))
+    record["metadata"]["iteration"] = "x"
+    file.write_text(json.dumps(record) + "\n")
+    drop_episodes(run, 0)
+    assert len(list(read_episodes(file))) == 1
+    record["reward"] = math.nan
+    record["verdicts"][0]["seconds"] = math.nan
+    file.write_text(json.dumps(record) + "\n")
+    with pytest.raises(InvalidEpisodeError, match="has no place in JSON"):
+        drop_episodes(run, 0)
+
+
+def test_a_fingerprint_is_of_the_weights_alone(run: Path) -> None:
+    before = fingerprint(run / "checkpoint")
+    assert before is not None
+    (run / "checkpoint" / "trainer.safetensors").unlink()
+    assert fingerprint(run / "checkpoint") == before
+    damage_truncated(run / "checkpoint" / "model.safetensors")
+    assert fingerprint(run / "checkpoint") != before
+    assert fingerprint(run) is None
+    assert fingerprint(run / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "episodes", "goes_on"),
+    [("constant", 1_000, True), ("constant", 8, True), ("linear", 1_000, True), ("linear", 8, False)],
+)
+def test_another_budget_goes_on_where_the_steps_so_far_are_the_same(
+    run: Path, schedule: Any, episodes: int, goes_on: bool
+) -> None:
+    config = read_config(run)
+    options = dataclasses.replace(config.optimization, schedule=schedule, final_learning_rate=None, warmup=0)
+    stored = dataclasses.replace(config, optimization=options)
+    (run / "config.json").write_text(json.dumps(stored.to_json()))
+    wanted = dataclasses.replace(stored, budget=dataclasses.replace(stored.budget, episodes=episodes))
+    with nullcontext() if goes_on else pytest.raises(CheckpointError, match=r"budget\.episodes was 24, is 8"):
+        RunFolder(run, wanted, resume=True).close()
+    assert read_config(run) == (wanted if goes_on else stored)
+
+
+def test_what_opens_a_folder_in_vain_holds_no_lock(run: Path) -> None:
+    with pytest.raises(InvalidValueError, match="holds a run already") as caught:
+        RunFolder(run, read_config(run))
+    with locked(run / ".lock"):
+        assert caught.value is not None  # its traceback keeps the folder that was not opened
+
+
+def test_a_checkpoint_has_its_name_on_the_disk(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(run_folder, "sync", lambda path, **_: synced.append((path, (run / "checkpoint").exists())))
+    shutil.rmtree(run / "checkpoint")
+    folder = RunFolder(run, read_config(run), resume=True)
+    folder.save(load_policy("builtin"), TrainerState(1, 1, {}, {}))
+    folder.close()
+    assert synced == [(run / ".checkpoint.new", False), (run, True)]
+
+
+def test_events_are_on_the_disk_after_each_iteration(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils import tensorboard
+
+    purged: list[int] = []
+
+    class Writer(tensorboard.SummaryWriter):
+        def __init__(self, folder: str, purge_step: int) -> None:
+            purged.append(purge_step)
+            super().__init__(folder, purge_step=purge_step)
+
+    monkeypatch.setattr(tensorboard, "SummaryWriter", Writer)
+    folder = RunFolder(run, read_config(run), resume=True)
+    folder.start_metrics(6)
+    assert purged == [7], "what a killed process logged after the checkpoint is shown no more"
+    size = sum(one.stat().st_size for one in (run / "tensorboard").iterdir())
+    folder.log({"iteration": 7.0, "loss": 1.0})
+    assert sum(one.stat().st_size for one in (run / "tensorboard").iterdir()) > size
+    folder.close()
 
 
 def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:

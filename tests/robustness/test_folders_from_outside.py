@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gzip
+import io
 import json
 import os
 import re
@@ -11,14 +13,18 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from mathturn_gym.base import parquet
 from mathturn_gym.base.import_paths import is_import_path, names_code
+from mathturn_gym.base.model_folders import check_adapter
 from mathturn_gym.base.plots import new_figure, save_figure
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
@@ -98,6 +104,12 @@ def test_near_misses_of_import_paths_are_code_before_anything_is_resolved(here: 
         assert not (here / "witness").exists(), text
 
 
+@pytest.mark.parametrize("name", ["num_turns", "max_completion_tokens"])
+def test_sizes_of_an_environment_are_checked_with_the_config(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"env.{name} must be an integer"):
+        read_config(run_of(tmp_path, "env", name, "x"))
+
+
 def well_formed(text: str) -> bool:
     """What the parser should say, by Python's own rules."""
     module, colon, names = text.partition(":")
@@ -130,6 +142,18 @@ def test_what_is_asked_for_may_run(here: Path) -> None:
     with pytest.raises(CheckpointError, match="names code"):
         read_config(run, allowed=["evilmod:y"])
     assert read_config(run, allowed=["evilmod:x"]) == read_config(run, own_code=True)
+
+
+@pytest.mark.parametrize("rollout", ["http://127.0.0.1:1", "sglang:http://127.0.0.1:1", "vllm:", "HTTP://host", ["x"]])
+def test_a_stranger_names_no_rollout_engine(here: Path, rollout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that a folder named got the user's key, and the weights went to a folder of its choice."""
+    run = run_of(here, "policy", "rollout", rollout)
+    with pytest.raises(CheckpointError, match="names code, which is not run"):
+        RUNNER.invoke(app, ["train", "--run-dir", str(run), "--resume"], catch_exceptions=False)
+    if isinstance(rollout, str):
+        assert read_config(run, own_code=True, resume=True).policy.rollout == rollout
+        assert read_config(run).policy.rollout == rollout  # to be played, it needs no engine
+    assert read_config(run_of(here, "policy", "rollout", "continuous"), resume=True).policy.rollout == "continuous"
 
 
 # ---- what transformers and peft would resolve
@@ -167,6 +191,7 @@ def test_an_attention_implementation_is_one_of_a_list(name: str, tmp_path: Path)
         {"hidden_size": 10**9},
         {"text_config": {"num_layers": 10**7}},
         {"vocab_size": 2**31},
+        {"num_labels": 10**9},
     ],
 )
 def test_sizes_that_no_model_has_are_refused_before_a_layer_is_made(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -188,6 +213,26 @@ def test_an_adapter_is_weights_and_nothing_else(settings: dict[str, Any], tmp_pa
     pytest.importorskip("peft")
     with pytest.raises(CheckpointError, match=r"peft_type must be one of|megatron_config would have peft import"):
         load_policy("builtin", adapter=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("r", 10**6),
+        ("rank_pattern", {"q_proj": 10**6}),
+        ("rank_pattern", {"([a-z.0-9]+)+!": 3}),
+        ("target_modules", "(a+|[a-z.0-9]+)+!"),
+        ("target_modules", "(.*.*.*.*.*.*.*)X"),
+        ("exclude_modules", "([a-z.0-9]+){2,}!"),
+        ("layer_replication", [[0, 1]] * 3000),
+        ("init_lora_weights", "pissa_niter_100000000"),
+    ],
+)
+def test_an_adapters_settings_have_an_end(name: str, value: Any) -> None:
+    """peft matched names against such patterns, or factorised weights, for ever."""
+    with pytest.raises(InvalidValueError, match=f"^{name} must|^r must|^{name} copies"):
+        check_adapter({"peft_type": "LORA", name: value})
+    check_adapter({"target_modules": r".*\.(q|k|v)_proj", "rank_pattern": {"^model.layers.0": 4}, "r": 8})
 
 
 # ---- links, pipes, devices, holes
@@ -265,7 +310,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "problems.json.gz": lambda run: load_problems(run / "problems.json.gz"),
     "problems.parquet": lambda run: load_problems(run / "problems.parquet"),
 }
-READ_BY_VIEW = ("config.json", "metrics.jsonl", "episodes_train.jsonl", "checkpoint/policy.json")
+READ_BY_VIEW = ("config.json", "metrics.jsonl", "episodes_train.jsonl", "checkpoint/policy.json", "10.jsonl")
 
 
 def in_time(function: Callable[[], object]) -> BaseException | None:
@@ -312,6 +357,11 @@ def test_the_viewer_ends_at_what_never_ends(name: str, kind: str, tmp_path: Path
     in_time(lambda: write_view(tmp_path / "page.html", run))
 
 
+def test_links_that_lead_in_a_circle_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").symlink_to("a.jsonl")
+    assert "is not there" in str(in_time(lambda: write_view(tmp_path / "page.html", tmp_path / "a.jsonl")))
+
+
 @pytest.mark.parametrize("name", ["/dev/zero", "../config.json", "..", ".", "sub/x", ""])
 def test_checksums_hold_plain_names(name: str, tmp_path: Path) -> None:
     (tmp_path / "checksums.json").write_text(json.dumps({name: "0"}))
@@ -322,18 +372,19 @@ def test_checksums_hold_plain_names(name: str, tmp_path: Path) -> None:
 # ---- totals
 
 
-def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path) -> None:
+def test_a_parquet_file_of_kilobytes_does_not_become_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    count = 40_000_000
+    monkeypatch.setattr(parquet, "_FREE_VALUES", 10**6)
+    count = 2_000_000
     ids = pa.ListArray.from_arrays([0, count], pa.array(np.full(count, 7, np.int8)))
     table = pa.table(
         {"prompt": ["p"], "completion": ["c"], "completion_ids": ids, "question": ["1+1?"], "answer": ["2"]}
     )
     pq.write_table(table, tmp_path / "completions.parquet")
     del table, ids
-    assert (tmp_path / "completions.parquet").stat().st_size < 100_000
+    assert (tmp_path / "completions.parquet").stat().st_size < 30_000
     for read in (
         lambda: write_view(tmp_path / "page.html", tmp_path / "completions.parquet"),
         lambda: load_problems(tmp_path / "completions.parquet"),
@@ -350,9 +401,115 @@ def test_a_long_text_that_many_rows_refer_to_is_refused_by_the_viewer(
     monkeypatch.setattr(sources, "_MOST_SHOWN", 10**7)
     table = pa.table({"prompt": ["p" * 10**4] * 10_000, "completion": ["c"] * 10_000})
     pq.write_table(table, tmp_path / "completions.parquet")
+    batch = next(
+        parquet.bounded_batches(tmp_path / "completions.parquet", batch_size=2, most=10**6, columns=["prompt"])
+    )
+    assert pa.types.is_dictionary(batch.column(0).type)  # each text is held once
     assert "holds more than 10,000,000 bytes" in str(
         in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "completions.parquet"))
     )
+
+
+def test_a_wide_value_that_all_rows_share_counts_once_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 1 kB whose dictionary held 8 MB took 4 GB: values of a fixed width leave their dictionary."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    text = ["1"] * 256
+    wide = pa.array([bytes(20_000)] * 256, pa.binary(20_000))
+    table = pa.table({"prompt": text, "completion": text, "question": text, "answer": text, "wide": wide})
+    path = tmp_path / "completions.parquet"
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 4_000
+    assert load_problems(path).size == 1
+    monkeypatch.setattr(parquet, "_FREE_BYTES", 4_000_000)
+    for read in (lambda: write_view(tmp_path / "page.html", path), lambda: load_problems(path)):
+        assert "would unpack to 5,1" in str(in_time(read))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
+def test_the_sizes_of_a_parquet_file_are_those_of_its_pages(version: str, compression: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rows = [{"a": [number], "b": {"c": str(number % 7)}} for number in range(3_000)]
+    more = {"data_page_version": version, "compression": compression, "write_page_checksum": True}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a", data_page_size=1_000, write_page_index=True, **more)
+    group = pq.ParquetFile(tmp_path / "a").metadata.row_group(0)
+    with (tmp_path / "a").open("rb") as stream:
+        for column in map(group.column, range(group.num_columns)):
+            # The metadata count headers too.
+            assert 0.7 < parquet._pages_of(column, stream) / column.total_uncompressed_size < 1
+
+
+def test_a_parquet_file_that_lies_about_its_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """19 kB said that they were 100 bytes, and took 3.5 GB."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(parquet, "_FREE_BYTES", 10**5)
+    path = tmp_path / "a.parquet"
+    texts = {name: ["x" * 600_000] for name in ("prompt", "completion")}
+    pq.write_table(pa.table(texts), path, compression="zstd", use_dictionary=False, write_statistics=False)
+    size = pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size
+
+    def varint(number: int) -> bytes:
+        """Three bytes of Thrift's compact encoding."""
+        return bytes([number << 1 & 127 | 128, number >> 6 & 127 | 128, number >> 13])
+
+    data = path.read_bytes()
+    assert data.count(varint(size)) == 2
+    path.write_bytes(data.replace(varint(size), varint(100)))
+    assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 100
+    with pytest.raises(InvalidValueError, match="would unpack to 1,200,"):
+        write_view(tmp_path / "page.html", path)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"\x00", b"\x15\x00\x15", b"\x19", b"\x1c" * 10**5, b"\x15\x00\x15\x02\x15\x02\x00"]
+)
+def test_what_is_no_page_is_an_error(broken: bytes) -> None:
+    chunk = SimpleNamespace(data_page_offset=0, dictionary_page_offset=None, total_compressed_size=10)
+    with pytest.raises(ValueError, match=r"is none|no field of kind 9"):
+        parquet._pages_of(chunk, io.BytesIO(broken))
+
+
+def test_a_page_has_a_most_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """45 kB of Parquet had eight million rows, of which each took a kilobyte."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(sources, "_MOST_EPISODES", 3)
+    pq.write_table(pa.table({"prompt": ["p"] * 4, "completion": ["c"] * 4}), tmp_path / "a.parquet")
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as stream:
+        stream.write('{"prompt": "p", "completion_ids": [1], "completion": "c"}\n' * 4)
+    for name in ("a.parquet", "a.jsonl.gz"):
+        with pytest.raises(InvalidValueError, match="has more than 3 rows"):
+            write_view(tmp_path / "p.html", tmp_path / name)
+
+
+@pytest.mark.parametrize("place", ["reward", "prompt_ids"])
+@pytest.mark.parametrize("value", [b"\xff", Decimal("9" * 70), datetime.time(1), datetime.datetime(2026, 1, 1)])
+def test_values_that_json_has_not_are_shown_as_text(place: str, value: Any, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table({"prompt": pa.array([None], pa.string()), "completion": ["c"], place: [value]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "a.parquet")) is None
+
+
+def test_dates_that_python_has_not_are_an_error(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for kind in (pa.duration("s"), pa.date64()):
+        far = pa.array([2**62], kind)
+        pq.write_table(pa.table({"prompt": ["p"], "completion": ["c"], "x": far}), tmp_path / "a.parquet")
+        assert "cannot be read to its end" in str(
+            in_time(lambda: write_view(tmp_path / "p.html", tmp_path / "a.parquet"))
+        )
 
 
 def test_twenty_million_bad_rows_end_early(tmp_path: Path) -> None:

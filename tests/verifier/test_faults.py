@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from light_worker import light_workers
 
 from mathturn_gym.errors import InvalidValueError
 from mathturn_gym.verifier import Status, Verifier
@@ -16,6 +17,13 @@ from mathturn_gym.verifier.symbolic._pool import SymbolicResult
 SCRIPT = runpy.run_path(str(Path(__file__).resolve().parents[2] / "benchmarks" / "verifier_faults.py"))
 
 
+@pytest.fixture
+def light(tmp_path: Path) -> Iterator[None]:
+    with light_workers(tmp_path):
+        yield
+
+
+@pytest.mark.usefixtures("light")
 def test_a_child_forked_while_threads_verify_can_verify() -> None:
     # A lock that a thread of the parent held was locked for ever in the child: 29 of 43 forks hung.
     found = SCRIPT["forks"](30, threads=3, symbolic_every=29)
@@ -23,6 +31,9 @@ def test_a_child_forked_while_threads_verify_can_verify() -> None:
     assert found["verdicts_of_threads"] > 100
 
 
+# Within `socket.socketpair` itself, an exception leaves two sockets to Python's collector.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.usefixtures("light")
 def test_an_exception_from_a_signal_handler_breaks_one_verdict_only() -> None:
     # Within 40 to 1,640 interrupts, all later symbolic verdicts hung.
     found = SCRIPT["interrupts"](80)
@@ -30,12 +41,14 @@ def test_an_exception_from_a_signal_handler_breaks_one_verdict_only() -> None:
     assert found["verdicts"] > 10
 
 
+@pytest.mark.usefixtures("light")
 def test_no_number_of_deaths_poisons_a_verifier() -> None:
     # After the sixth death of its supervisor, every verifier with the same limits raised.
     found = SCRIPT["deaths"](7)
     assert found["ok"], found
 
 
+@pytest.mark.usefixtures("light")
 def test_a_stopped_supervisor_blocks_nobody() -> None:
     found = SCRIPT["stops"](1500)
     assert found["ok"], found

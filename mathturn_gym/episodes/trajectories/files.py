@@ -85,7 +85,7 @@ class EpisodeReader(Iterable[Episode]):
         bad_rows: What the latest iteration has found so far that was no episode; each is logged as a warning too.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, strict: bool = False, batch_size: int = 256) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, strict: bool, batch_size: int) -> None:
         self.path = Path(path)
         self.strict = strict
         self.batch_size = check_int("batch_size", batch_size, low=1)
@@ -275,8 +275,12 @@ def _cut_torn_line(path: Path) -> None:
 def _write_lines(stream: IO[str], episodes: Iterable[Episode]) -> int:
     count = 0
     for episode in episodes:
+        try:
+            line = json.dumps(episode_to_record(episode), allow_nan=False, separators=(",", ":"))
+        except ValueError as error:  # NaN, which a file from elsewhere may have held
+            raise InvalidEpisodeError(f"episode {episode.index} has no place in JSON: {error}") from error
         # In one call: Ctrl-C comes between calls, and must not leave half a line.
-        stream.write(json.dumps(episode_to_record(episode), allow_nan=False, separators=(",", ":")) + "\n")
+        stream.write(line + "\n")
         count += 1
     return count
 

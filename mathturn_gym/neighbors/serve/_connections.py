@@ -8,7 +8,6 @@ addresses at once, are a reverse proxy's to limit: see `examples/serve/nginx.con
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -27,7 +26,7 @@ def connection_classes(limits: Limits, metrics: Metrics) -> tuple[type[asyncio.P
         limits: Has the time-outs, and the number of connections.
         metrics: Counts the connections that were cut.
     """
-    connections: Counter[str] = Counter()  # by address
+    connections = metrics.connections
 
     class Watched:
         """Shared by both kinds of connection: a time limit and a size limit for unread output, and the count by address."""
@@ -62,7 +61,7 @@ def connection_classes(limits: Limits, metrics: Metrics) -> tuple[type[asyncio.P
             # A WebSocket takes over the place of the connection that it began as.
             address = self.client[0] if self.client else ""
             connections[address] -= 1
-            if connections[address] <= 0:
+            if not connections[address]:
                 del connections[address]
             super().connection_lost(exc)  # type: ignore[misc]
 
@@ -81,7 +80,7 @@ def connection_classes(limits: Limits, metrics: Metrics) -> tuple[type[asyncio.P
             address = self.client[0] if self.client else ""
             connections[address] += 1
             most = limits.connections_per_address
-            if (most and connections[address] > most) or connections.total() > 2 * limits.max_connections:
+            if (most and connections[address] > most) or sum(connections.values()) > 2 * limits.max_connections:
                 self.cut("connections")
             else:
                 self._time_head()

@@ -38,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 _SESSION_ROUTES: Final = ("/reset", "/step", "/state")
 _IN_SESSIONS: Final = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
 _SWITCH_INTERVAL: Final = 0.0005
+_KEY_BYTES: Final = 24
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
     " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors ",
@@ -147,7 +148,7 @@ def serve(
     import uvicorn
 
     if api_keys is None:
-        api_keys = [secrets.token_urlsafe(24)]
+        api_keys = [secrets.token_urlsafe(_KEY_BYTES)]
         shown = host if _is_loopback(host) else "THIS_HOST"
         _LOG.warning(
             "the server's key, made for this start: %s (clients: MATHTURN_API_KEY=%s; page: http://%s:%d/play#%s)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,11 +87,13 @@ class Metrics:
     Attributes:
         registry: Add metrics of your own here.
         open_sessions: Sessions that are open.
+        connections: Connections by address, where there are any.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.open_sessions = 0
+        self.connections: dict[str, int] = defaultdict(int)
 
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"mathturn_{name}", about, labels, registry=self.registry)

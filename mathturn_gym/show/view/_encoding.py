@@ -74,8 +74,11 @@ def blocks(episodes: Sequence[ViewEpisode], texts: TokenTexts) -> Iterator[Block
 
 
 def pack_json(value: Any) -> str:
-    """JSON types, deflated and in base64; NaN and infinities become null, which JSON knows."""
-    return _pack(json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode())
+    """JSON types, deflated and in base64; NaN and infinities become null, which JSON knows.
+
+    What a Parquet file has and JSON has not (dates, bytes, decimals) becomes text.
+    """
+    return _pack(json.dumps(_finite(value), allow_nan=False, separators=(",", ":"), default=str).encode())
 
 
 def _pack(data: bytes) -> str:

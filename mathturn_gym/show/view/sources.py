@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import itertools
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ _MOST_METRICS: Final = 1 << 30
 _MOST_BAD: Final = 10_000
 _MOST_SHOWN: Final = 1 << 31
 """Bytes of episodes, unpacked, that are kept for one page."""
+_MOST_EPISODES: Final = 1_000_000
+"""Episodes of a file that are kept for one page: each takes a kilobyte here, and nearly nothing in a file that is packed."""
 _OTHER_SHAPE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 """What reading fields raises where a line has a neighbor's fields and other types behind them than it writes."""
 
@@ -144,6 +147,7 @@ class LineLog:
                     f"{self.path} unpacks to more than {_MOST_SHOWN:,} bytes, which no page can show"
                 )
             self._line += 1
+            _check_count(self._line, self.path)
             if line is None:
                 self._leave_out(InvalidValueError(f"is longer than {MAX_LINE:,} bytes"))
             else:
@@ -271,7 +275,8 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     >>> run_names([Path("/a/grpo/lins/seed-0/run"), Path("/a/ppo/lins/seed-0/run")])
     ['grpo/…/run', 'ppo/…/run']
     """
-    parts = [path.resolve().parts for path in paths]
+    # `resolve` raises at links that lead in a circle.
+    parts = [Path(os.path.abspath(path)).parts for path in paths]  # noqa: PTH100
     for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-length:]) if length < 3 else f"{part[-length:][0]}/…/{part[-1]}" for part in parts]
         if len(set(names)) == len(names):
@@ -283,7 +288,9 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     """What a folder holds, each with the function that reads it under a name."""
     found: list[tuple[str, Callable[[str], EpisodeSet]]] = []
-    numbered = sorted((p for p in folder.glob("*.jsonl") if _NUMBERED.fullmatch(p.name)), key=_number)
+    numbered = sorted(
+        (one for one in folder.glob("*.jsonl") if _NUMBERED.fullmatch(one.name) and one.is_file()), key=_number
+    )
     if numbered:
         found.append(("steps", lambda name: _read_many(numbered, name, str(folder))))
     for path in sorted(folder.iterdir()):
@@ -339,10 +346,11 @@ def _read_parquet(path: Path, name: str) -> EpisodeSet:
     import pyarrow.parquet as pq
 
     try:
-        with open_regular(path) as stream:
-            metadata = pq.read_schema(stream).metadata or {}
+        with open_regular(path) as stream, pq.ParquetFile(stream) as file:
+            rows, metadata = file.metadata.num_rows, file.schema_arrow.metadata or {}
     except (ValueError, OSError) as error:  # pyarrow's errors derive from these
         raise InvalidValueError(f"{path} is not a Parquet file: {error}") from error
+    _check_count(rows, path)
     if metadata.get(b"schema") == SCHEMA.encode():
         reader = read_episodes(path)
         episodes = from_episodes(list(_at_most(reader, path)))
@@ -350,9 +358,12 @@ def _read_parquet(path: Path, name: str) -> EpisodeSet:
     try:
         batches = bounded_batches(path, batch_size=256, most=_MOST_SHOWN, total=_MOST_SHOWN)
         table = pyarrow.Table.from_batches([batch for batch in batches if batch is not None])
-    except (ValueError, OSError, KeyError, OverflowError) as error:
+        episodes, left_out = read_trl_table(table, str(path))
+    except InvalidValueError:
+        raise
+    except (ValueError, OSError, KeyError, OverflowError) as error:  # dates may be none that Python has
         raise InvalidValueError(f"{path} cannot be read to its end: {error}") from error
-    return EpisodeSet(name, str(path), "TRL", *read_trl_table(table, str(path)))
+    return EpisodeSet(name, str(path), "TRL", episodes, left_out)
 
 
 def _at_most(episodes: Iterable[Episode], path: Path) -> Iterator[Episode]:
@@ -363,6 +374,11 @@ def _at_most(episodes: Iterable[Episode], path: Path) -> Iterator[Episode]:
         if size > _MOST_SHOWN:
             raise InvalidValueError(f"{path} holds more than {_MOST_SHOWN:,} bytes of episodes, which no page can show")
         yield episode
+
+
+def _check_count(rows: int, path: Path) -> None:
+    if rows > _MOST_EPISODES:
+        raise InvalidValueError(f"{path} has more than {_MOST_EPISODES:,} rows, which no page can show")
 
 
 def _read_lines(path: Path, name: str) -> EpisodeSet:

@@ -325,7 +325,8 @@ class Session:
 
     def _take(self, message: dict[str, Any]) -> None:
         """Keeps a reply; a message without an id only says that the supervisor lives."""
-        pair = self._open.pop(message.get("id", -1), None)
+        number: Any = message.get("id")
+        pair = self._open.pop(number, None)
         if pair is not None:
             self._results[pair] = SymbolicResult(str(message["outcome"]), float(message["seconds"]))
 
@@ -342,10 +343,8 @@ class Session:
     def _send(self, number: int) -> None:
         gold, answer = self._open[number]
         assert self._line is not None
-        try:
+        with contextlib.suppress(OSError):  # the other side has gone: `result` finds out
             self._line.send({"id": number, "gold": gold, "answer": answer, "timeout": self._pool.timeout})
-        except OSError:
-            self._lose(self._line)
 
     def _lose(self, line: _Line) -> None:
         line.close()
@@ -366,13 +365,9 @@ class Session:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         line, self._line = self._line, None
-        if line is None:
-            return
-        # After an exception it is unknown what has been read, so the line is dropped with its cases.
-        if kind is None and not self._open and not line.unsent:
+        # After an exception it is unknown what has been read: a line that is not given back closes itself, with its cases.
+        if line is not None and kind is None and not self._open and not line.unsent:
             line.supervisor.give_back(line)
-        else:
-            line.close()
 
 
 _pools: weakref.WeakSet[SymbolicPool] = weakref.WeakSet()

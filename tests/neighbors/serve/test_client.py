@@ -15,7 +15,14 @@ from gymnasium.vector import AutoresetMode
 
 from mathturn_gym import collect
 from mathturn_gym.env.dialogue import completion_ids
-from mathturn_gym.errors import EpisodeStateError, InvalidValueError, MissingDependencyError, ServerError
+from mathturn_gym.errors import (
+    EpisodeStateError,
+    InvalidEpisodeError,
+    InvalidValueError,
+    MissingDependencyError,
+    ServerError,
+)
+from mathturn_gym.neighbors.serve._protocol import ServerConnection, info_from_record
 from mathturn_gym.neighbors.serve.client import RemoteEnv, RemoteVectorEnv
 from mathturn_gym.testing import RandomPolicy, check_turn_env, make_tokenizer
 from mathturn_gym.types import Problem
@@ -139,8 +146,17 @@ def test_keys(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             gym.make("MathMultiTurn-v0", server=url, api_key=key)
     gym.make("MathMultiTurn-v0", server=url, api_key="other").reset(seed=0)
+    with pytest.raises(ServerError, match=r"refuses a session \(HTTP 401\): it needs an API key"):
+        ServerConnection(url, "another", 60.0).begin()
     monkeypatch.setenv("MATHTURN_API_KEY", "secret")
     gym.make("MathMultiTurn-v0", server=url).reset(seed=0)
+
+
+def test_what_a_session_says_is_checked() -> None:
+    with pytest.raises(ServerError, match="there is no session with http://x"):
+        ServerConnection("http://x", None, 1.0).send("step", {})
+    with pytest.raises(InvalidEpisodeError, match="verdict of turn 2: field 'span'"):
+        info_from_record({"turn": 3, "verdict": {"status": "perhaps"}})
 
 
 def test_settings_that_the_server_does_not_play_are_refused(serving: Serving) -> None:

@@ -164,6 +164,17 @@ def test_an_action_of_full_length_always_fits() -> None:
         InvalidValueError, match=r"max_message_bytes must hold an action of max_completion_tokens=5000 ids"
     ):
         Service(EnvConfig(max_completion_tokens=5000), Limits(max_message_bytes=20_000))
+    with pytest.raises(InvalidValueError, match="as JSON, 11024 bytes"):
+        Limits(max_message_bytes=11_023).check_action_fits(1000)
+    Limits(max_message_bytes=11_024).check_action_fits(1000)
+
+
+def test_messages_are_not_compressed(serving: Serving) -> None:
+    """A client does not choose that the server unpacks what it sends."""
+    server = serving()
+    with connected(server, compression="deflate") as connection:
+        assert not connection.protocol.extensions
+    assert "server" not in get(f"{server.url}/health")[2]  # a name and a version help attackers alone
 
 
 @pytest.mark.parametrize(
@@ -423,6 +434,10 @@ def test_a_websocket_keeps_its_place_in_the_count_and_gives_it_back(serving: Ser
                 assert closed(third)
         server.wait_for_sessions(0)
     assert refused(server, "connections") == 5
+    end = time.monotonic() + 60.0
+    while server.service.metrics.connections:  # of an address that has left, nothing is kept
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_unread_pongs_end_the_connection(serving: Serving) -> None:
@@ -462,6 +477,8 @@ def test_one_client_does_not_take_all_sessions(serving: Serving) -> None:
         server.wait_for_sessions(1)
         with connected(server, additional_headers=one) as third:
             assert ask(third, RESET)["type"] == "observation"
+            with pytest.raises(InvalidStatus), connected(server, additional_headers=one):
+                pass
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,8 @@ def test_finite_problems_are_tasks_in_their_order(serving: Serving) -> None:
     ids = [task["id"] for task in found["tasks"]]
     assert len(ids) == count
     assert ids == [one for one in (p.id for p in problems) if one in ids]
+    one_split = f"{serving(problems='lins:test').url}/MathMultiTurn-v0"
+    assert [split["name"] for split in call(f"{one_split}/splits")[1]] == ["test"]
 
 
 def test_episodes_are_played_in_sessions_alone(serving: Serving) -> None:

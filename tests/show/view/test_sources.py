@@ -11,7 +11,7 @@ import pytest
 
 from mathturn_gym.episodes.trajectories import write_episodes
 from mathturn_gym.errors import InvalidValueError
-from mathturn_gym.show.view import write_view
+from mathturn_gym.show.view import sources, write_view
 from mathturn_gym.show.view._write import find_tokenizer, read_view
 from mathturn_gym.show.view.sources import LineLog, read_curves, read_sets, run_names
 from mathturn_gym.types import Episode
@@ -43,6 +43,20 @@ def test_a_folder_shows_what_it_holds_before_and_after_in_order(tmp_path: Path, 
         "run: episodes_after",
         "run: another",
     ]
+
+
+def test_numbered_files_are_the_steps_of_one_set_in_their_order(tmp_path: Path) -> None:
+    for step in (9, 10):
+        record = {"input": "1+1?", "output": f"step {step}", "score": 1.0, "step": step}
+        write_lines(tmp_path / f"{step}.jsonl", record)
+    (found,) = read_sets(tmp_path, "run")
+    assert [one.messages[-1].text for one in found.episodes] == ["step 9", "step 10"]
+
+
+def test_texts_count_for_the_memory_of_a_page(before: list[Episode], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_MOST_SHOWN", 32 * len(before[0].ids) + len(before[0].prompt))
+    with pytest.raises(InvalidValueError, match="which no page can show"):
+        list(sources._at_most(before[:1], Path("episodes.parquet")))
 
 
 def test_broken_rows_are_named_and_the_rest_is_shown(tmp_path: Path, before: list[Episode]) -> None:

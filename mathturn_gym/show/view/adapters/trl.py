@@ -150,7 +150,7 @@ def prompt_name(prompt: Sequence[Message], prompt_ids: Any) -> str:
     'prompt d08a0ea4'
     """
     said = [[message.role, message.text] for message in prompt] or prompt_ids
-    return f"prompt {hashlib.sha256(json.dumps(said).encode()).hexdigest()[:8]}"
+    return f"prompt {hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]}"
 
 
 def _is_row(record: Mapping[str, Any]) -> bool:
