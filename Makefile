@@ -78,7 +78,7 @@ quick: $(VENV)/.dev ## a part of the tests that goes through every room
 	$(BIN)/python $(PYTEST) -q -m "not slow" $(SOME)
 
 tests: $(VENV)/.dev ## tests, doctests and notebooks without lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --doctest-modules tests mathturn_gym $(NOT_HERE:%=--ignore=mathturn_gym/%)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" --doctest-modules tests mathturn_gym $(NOT_HERE:%=--ignore=mathturn_gym/%)
 
 test-slow: export MATHTURN_THOROUGH := 1
 test-slow: $(VENV)/.dev ## the tests that make test leaves out because they are long; before a release

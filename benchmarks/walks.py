@@ -2,10 +2,11 @@
 
     python benchmarks/walks.py [--show step] [--out runs/benchmarks/walks.json]
 
-A reader who follows one completion has to open every function and file that it passes through. This benchmark traces three
+A reader who follows one completion has to open every function and file that it passes through. This benchmark traces four
 walks with `sys.setprofile`, after a first pass that fills the caches:
 
-    step             one `env.step` with a verifier function
+    step             one `env.step` with a verifier function that returns a verdict
+    bool-verifier    one that returns a bool: the environment looks for the answer itself
     default-verifier one `env.step` with the built-in verifier
     set              the configuration of `mathturn train lins --set optimization.learning_rate=1e-3`
 
@@ -31,6 +32,7 @@ import gymnasium as gym
 
 import mathturn_gym
 from mathturn_gym.env.dialogue import Dialogue, completion_ids
+from mathturn_gym.types import Status, Verdict
 
 PACKAGE = str(Path(mathturn_gym.__file__).parent)
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
@@ -78,6 +80,12 @@ def is_right(response: str, gold: tuple[str, ...]) -> bool:
     return response in gold
 
 
+def verdict_of(response: str, gold: tuple[str, ...]) -> Verdict:
+    """One that says which answer it read."""
+    status = Status.RIGHT if response in gold else Status.WRONG
+    return Verdict(status, "compared", answer=response, gold=gold[0], tier="own", rule="own")
+
+
 def step_walk(**keywords: Any) -> Walk:
     """The second `step` of an episode whose answers are wrong: with feedback that was said before."""
     env: Any = gym.make("MathMultiTurn-v0", disable_env_checker=True, **keywords).unwrapped
@@ -93,17 +101,18 @@ def step_walk(**keywords: Any) -> Walk:
 def set_walk() -> Walk:
     """The configuration of a run of which one setting is given."""
     from mathturn_gym.baselines.overrides import parse_settings
-    from mathturn_gym.cli.train import _config
+    from mathturn_gym.baselines.tasks import load_task
 
     def build() -> None:
-        _config("lins", None, parse_settings(["optimization.learning_rate=1e-3"]), {})
+        load_task("lins").config(None, parse_settings(["optimization.learning_rate=1e-3"]))
 
     build()
     return trace(build)
 
 
 WALKS: dict[str, Callable[[], Walk]] = {
-    "step": lambda: step_walk(verifier=is_right),
+    "step": lambda: step_walk(verifier=verdict_of),
+    "bool-verifier": lambda: step_walk(verifier=is_right),
     "default-verifier": step_walk,
     "set": set_walk,
 }

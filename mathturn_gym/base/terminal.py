@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def terminal(**options: Any) -> Console:
     """Returns a console that shows `visible` texts alone.
 
-    Markup is not touched: print texts of others with `markup=False`, or as `plain_text`.
+    Markup is not touched: `say` texts of others, or show them as `plain_text`.
 
     Args:
         **options: Of `rich.console.Console`.
@@ -25,6 +25,11 @@ def terminal(**options: Any) -> Console:
     console = Console(**options)
     console.push_render_hook(_VisibleTexts())
     return console
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Prints a text as it is: no markup is read in it, no number is colored, and no path is broken over two lines."""
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class _VisibleTexts(RenderHook):

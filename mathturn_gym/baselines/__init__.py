@@ -34,34 +34,11 @@ from mathturn_gym.policies import PolicyConfig
 if TYPE_CHECKING:
     from mathturn_gym.baselines.training import TrainResult, train
 
-__all__ = [
-    "GRPO",
-    "GSPO",
-    "PPO",
-    "REINFORCE",
-    "RLOO",
-    "Algorithm",
-    "Budget",
-    "ClippedREINFORCE",
-    "DrGRPO",
-    "EnvConfig",
-    "Evaluation",
-    "OnlineRFT",
-    "Optimization",
-    "PolicyConfig",
-    "ReinforcePP",
-    "ReinforcePPBaseline",
-    "RunConfig",
-    "ScaledDrGRPO",
-    "ShrunkRLOO",
-    "TrainResult",
-    "TurnPPO",
-    "TurnRLOO",
-    "TurnReinforcePP",
-    "load_task",
-    "register",
-    "train",
-]
+# A run and its parts, then the algorithms.
+__all__ = ["Algorithm", "Budget", "EnvConfig", "Evaluation", "Optimization", "PolicyConfig", "RunConfig", "TrainResult"]
+__all__ += ["load_task", "register", "train"]
+__all__ += ["GRPO", "GSPO", "PPO", "REINFORCE", "RLOO", "ClippedREINFORCE", "DrGRPO", "OnlineRFT", "ReinforcePP"]
+__all__ += ["ReinforcePPBaseline", "ScaledDrGRPO", "ShrunkRLOO", "TurnPPO", "TurnRLOO", "TurnReinforcePP"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(__name__, {"training": "TrainResult train"})

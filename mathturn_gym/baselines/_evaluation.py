@@ -47,6 +47,7 @@ def play_test(env: EnvConfig, policy: Policy, episodes: int, *, seed: int) -> di
     """Accuracy by turn on the test split, number of different problems, and tokens per episode."""
     vector: Any = env.make("test", min(episodes, _PLAYED_AT_ONCE), policy=policy)
     try:
+        # Of the run's seed, and of no stream that training or validation draws from.
         played = collect(vector, policy, episodes, seed=derive_seed(seed, "test"))
     finally:
         vector.close()

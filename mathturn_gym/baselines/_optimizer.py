@@ -16,7 +16,7 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, insta
 
 _STEP: Final = "step"
 _BETAS: Final = (0.9, 0.95)
-_EPS: Final = 1e-5
+_EPS: Final = 1e-5  # with torch's 1e-8 the format of answers drifts, see `Optimization.eps`
 
 
 class Optimizer:
@@ -50,8 +50,7 @@ class Optimizer:
     def step(self, rate: float) -> float:
         """Clips the accumulated gradients, takes a step at the learning rate times `rate`, and clears them.
 
-        Returns:
-            The gradient's norm before clipping. If it is not finite, no step is taken.
+        Returns the gradient's norm before clipping. If it is not finite, no step is taken.
         """
         self._sum_gradients(self._named.values())
         most = math.inf if self._max_norm is None else self._max_norm
@@ -74,6 +73,7 @@ class Optimizer:
         found: dict[str, torch.Tensor] = {}
         for parameter_name, parameter in self._named.items():
             for kind, kept in self._optimizer.state.get(parameter, {}).items():
+                # The step count is a number of the run's state: `load` gets it from there.
                 if kind == _STEP or not isinstance(kept, torch.Tensor):
                     continue
                 whole = _plain(kept)  # of all ranks: each has to call it
@@ -82,11 +82,7 @@ class Optimizer:
         return found
 
     def load(self, tensors: Mapping[str, torch.Tensor], name: str, steps: int) -> None:
-        """Restores the result of `tensors`.
-
-        Raises:
-            ValueError: a tensor is missing, or is not of its parameter's shape.
-        """
+        """Restores the result of `tensors`; `ValueError` where one is missing, or not of its parameter's shape."""
         if steps:
             self._take_an_empty_step()
         for parameter_name, parameter in self._named.items():
@@ -131,7 +127,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 def _plain(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Splits an 8-bit tensor into its parts (".codes", ".scale", ...); any other is one part named ""."""
-    # A subclass cannot be saved by safetensors; its parts can.
+    # a subclass cannot be saved by safetensors; its parts can.
     if hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "full_tensor"):
         names, _ = tensor.__tensor_flatten__()
         return {f".{name}": getattr(tensor, name).detach() for name in names}

@@ -19,15 +19,14 @@ _LOG = logging.getLogger(__name__)
 WINDOW: Final = 256
 """Turns that are compared; the standard error of a share of them is at most .03."""
 
-_UNLIKE: Final = 8
-"""Different problems, or accepted answers, among which one answer is suspicious."""
-_FACTOR: Final = 2.0
-_FALL: Final = 0.1
-_RISE: Final = 0.25
-_MOST: Final = 0.5
-_FEWEST_RIGHT: Final = 32
+_UNLIKE: Final = 8  # different problems, or accepted answers, among which one answer is suspicious
+_FACTOR: Final = 2.0  # of the length of turns
+_FALL: Final = 0.1  # of the share of right answers
+_RISE: Final = 0.25  # of the mean reward, in standard deviations of the first rewards
+_MOST: Final = 0.5  # share of the turns, or of the right answers
+_FEWEST_RIGHT: Final = 32  # with fewer right answers, shares of them say nothing
+# Tiers and rules that a policy should move to: answers that are marked, and equal as texts.
 _PLAIN: Final = ("exact", "box", "tag", "answer")
-"""Tiers and rules that a policy should move to: answers that are marked, and equal as texts."""
 
 
 class _Seen(NamedTuple):

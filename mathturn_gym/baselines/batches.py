@@ -43,12 +43,7 @@ def episode_of_rows(batch: PackedBatch) -> npt.NDArray[np.int64]:
 
 
 def select_episodes(batch: PackedBatch, episodes: Sequence[int] | npt.NDArray[np.int64]) -> PackedBatch:
-    """All rows of some episodes, in the batch's order.
-
-    Args:
-        batch: In layout "episode".
-        episodes: Indices into `batch.facts`, at least one.
-    """
+    """All rows of some episodes, indices into `batch.facts`, in the batch's order; the layout is "episode"."""
     return select_rows(batch, np.flatnonzero(np.isin(episode_of_rows(batch), episodes)).tolist())
 
 
@@ -88,12 +83,10 @@ def batch_metrics(episodes: Sequence[Episode], batch: PackedBatch, version: int)
 
 _LOG = logging.getLogger(__name__)
 
-_NOTHING: Final = 1e-6
-"""Advantages below this share of the returns' size are rounding."""
-_DRY: Final = 3
-"""Skipped iterations in a row after which a warning is logged."""
+_NOTHING: Final = 1e-6  # advantages below this share of the returns' size are rounding
+_DRY: Final = 3  # skipped iterations in a row after which a warning is logged
+# A warning is logged when the entropy exceeds _FACTOR times its first value plus _RISE nats.
 _RISE, _FACTOR = 0.5, 2.0
-"""A warning is logged when the entropy exceeds _FACTOR times its first value plus _RISE nats."""
 
 
 def has_advantage(batch: PackedBatch) -> bool:
@@ -133,13 +126,7 @@ class DryWatch:
         self._said_entropy = False
 
     def see(self, learned: bool, entropy: float, episodes: int) -> None:
-        """Takes the metrics of an iteration.
-
-        Args:
-            learned: The batch had advantages.
-            entropy: Mean entropy over all tokens of the batch, in nats (those of dropped episodes included).
-            episodes: Number of episodes of an iteration.
-        """
+        """Takes what an iteration learned from: whether it had advantages, its mean entropy in nats, and its episodes."""
         self._dry = 0 if learned else self._dry + 1
         if self._dry == _DRY:
             _LOG.warning(
@@ -167,10 +154,7 @@ def corrected(
 ) -> tuple[PackedBatch, Metrics]:
     """Applies the corrections; returns the batch for the loss, and metrics of the corrections.
 
-    Args:
-        batch: With its advantages, before the first gradient step.
-        options: Of the run.
-        policy_logprobs: Computes log-probs under the current policy; None keeps the sampler's.
+    `policy_logprobs` computes log-probs under the current policy; None keeps the sampler's.
     """
     if options.mask_cut_off:
         batch = without_cut_off(batch)
@@ -188,7 +172,7 @@ def corrected(
     }
     changes = {"behavior_logprobs": now}
     if options.importance_cap is not None:
-        # A constant weight of a token's loss is the same as a weight of its advantage: clipping compares r * A with
+        # a constant weight of a token's loss is the same as a weight of its advantage: clipping compares r * A with
         # clamp(r) * A, and both are multiplied by it.
         weights = importance_weights(found, batch, options.importance_level)
         over = weights > options.importance_cap
@@ -209,6 +193,7 @@ def importance_weights(gap: torch.Tensor, batch: PackedBatch, level: ImportanceL
         level: "token"; or all tokens of a turn or of an episode have the product of their ratios.
     """
     count, segment = batch.segments(level)
+    # A sum of logs: the product of a thousand ratios could leave float32 on the way.
     return gap.new_zeros(count).index_add(0, segment, gap).exp()[segment]
 
 
@@ -220,5 +205,6 @@ def without_cut_off(batch: PackedBatch) -> PackedBatch:
         flags = batch.facts[episode]["turn_truncated"]
         kept[row, : len(flags)] = ~np.asarray(flags, np.bool_)
     table = torch.from_numpy(kept).to(batch.device)
+    # Prompts and feedback have no turn (-1): whatever the table says of them, they are masked.
     rows = torch.arange(batch.num_rows, device=batch.device)[:, None].expand_as(batch.turn_index)
     return batch.replace_tensors({"loss_mask": batch.loss_mask & table[rows, batch.turn_index.long().clamp(min=0)]})

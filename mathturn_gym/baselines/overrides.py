@@ -19,23 +19,15 @@ from mathturn_gym.baselines.settings import PARTS, RunConfig
 from mathturn_gym.env.config import DEFAULT_ENV, OWN_FIELDS, env_parameters
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name, shown
 
+# Fields of a run that belong to no part.
 _OF_RUN: Final = tuple(
     one.name for one in dataclasses.fields(RunConfig) if one.name not in PARTS and one.name != "task"
 )
-"""Fields of a run that belong to no part."""
-_SUGGESTED: Final = 5
-"""Names that a message suggests for an unknown one: a run has about ninety."""
+_SUGGESTED: Final = 5  # names that a message suggests for an unknown one: a run has about ninety
 
 
 def parse_settings(texts: Sequence[str], option: str = "--set") -> dict[str, Any]:
     """Parses `FIELD=VALUE` texts; a value that is not JSON is a text.
-
-    Args:
-        texts: As they were typed.
-        option: Name of the command-line option, for the message.
-
-    Raises:
-        InvalidValueError: a text without "=".
 
     >>> parse_settings(["discount=0.5", "env.feedback=hint", "betas=[0.9, 0.99]"])
     {'discount': 0.5, 'env.feedback': 'hint', 'betas': [0.9, 0.99]}
@@ -62,14 +54,12 @@ def nested(settings: Mapping[str, Any], algorithm: type[BaseAlgorithm], env_id: 
         algorithm: The run's; it decides which options there are.
         env_id: The run's environment, unless the settings name another; it decides which keywords there are.
 
-    Raises:
-        InvalidValueError: no part has such a field (the nearest are suggested), or several have.
-
     >>> from mathturn_gym.baselines import GRPO
     >>> nested({"clip": 0.1, "evaluation.every": 5, "seed": 3}, GRPO)
     {'algorithm': {'clip': 0.1}, 'evaluation': {'every': 5}, 'seed': 3}
     """
     found: dict[str, Any] = {}
+    # Made only for a bare name: the fields of a classic algorithm load its library.
     fields: Mapping[str, tuple[str, ...]] | None = None
     for name, value in settings.items():
         part, dot, field = name.partition(".")
@@ -83,7 +73,7 @@ def nested(settings: Mapping[str, Any], algorithm: type[BaseAlgorithm], env_id: 
                 fields = _fields(algorithm, _env_id(settings, env_id))
             part, field = _part_of(name, fields, algorithm), name
         table = _table(name, value) if not field else {field: value}
-        # A learning rate that nothing reads would be tuned in vain.
+        # a learning rate that nothing reads would be tuned in vain.
         if part == "optimization" and not algorithm.reads_optimization:
             own = ", ".join(algorithm.option_names())
             raise InvalidValueError(
@@ -101,9 +91,6 @@ def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{PART: {FIELD: VALUE}} as {"PART.FIELD": VALUE}, the form in which a comparison's cell keeps its settings.
-
-    Raises:
-        InvalidValueError: a part's name without a field.
 
     >>> dotted({"clip": 0.1, "evaluation": {"every": 5}})
     {'clip': 0.1, 'evaluation.every': 5}

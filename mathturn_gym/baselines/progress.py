@@ -70,6 +70,7 @@ class TrainingDisplay:
         if "train/acc@1" in metrics:
             self._train.append(metrics["train/acc@1"])
         evaluated = {name: value for name, value in metrics.items() if name.startswith("validation/")}
+        # Between evaluations the last one stays on the screen.
         self._validation = evaluated or self._validation
         completed, total = self._goal(metrics)
         self._progress.update(self._task, completed=completed, total=total)
@@ -101,9 +102,7 @@ class TrainingDisplay:
             table.add_column(name, justify="right")
         others = ("train/entropy", "train/approximate_kl", "train/completion_tokens", "time/tokens_per_s")
         table.add_row(
-            "train",
-            *(_number(metrics, f"train/acc@{k}") for k in turns),
-            *(_number(metrics, name) for name in others),
+            "train", *(_number(metrics, f"train/acc@{k}") for k in turns), *(_number(metrics, name) for name in others)
         )
         table.add_row("validation", *(_number(self._validation, f"validation/acc@{k}") for k in turns))
         return table
@@ -132,8 +131,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def draw_curve(history: Sequence[Mapping[str, float]], path: str | Path, *, title: str = "") -> bool:
     """Draws accuracy over episodes (`read_metrics`), training batches thin and validation thick, as a PNG.
 
-    Returns:
-        False where matplotlib is not installed (which is logged) and nothing was drawn.
+    Returns False where matplotlib is not installed (which is logged) and nothing was drawn.
     """
     try:
         from matplotlib.lines import Line2D

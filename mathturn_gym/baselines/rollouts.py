@@ -15,17 +15,13 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 OnFailure = Literal["stop", "retry", "drop_group"]
-_ATTEMPTS: Final = 3
-"""How often a group is played that has failed with the whole batch."""
+_ATTEMPTS: Final = 3  # how often a group is played that has failed with the whole batch
 
 
 class Ahead:
     """Plays batches one after the other in a thread, at most `staleness` batches before they are learned from.
 
     Batch k begins once batch k - staleness is asked for, which is after update k - staleness: nothing is staler.
-
-    Args:
-        staleness: How many batches.
     """
 
     def __init__(self, staleness: int) -> None:
@@ -34,13 +30,8 @@ class Ahead:
         self._batches: dict[int, Future[list[Episode]]] = {}
 
     def batch(self, first: int, size: int, play: Callable[[int], list[Episode]]) -> list[Episode]:
-        """The batch that begins with an episode.
-
-        Args:
-            first: Index of the episode.
-            size: Episodes of a batch; the next one begins after as many.
-            play: Plays the batch that begins with an index.
-        """
+        """The batch of `size` episodes that begins with episode `first`; `play` plays one by its first index."""
+        # Asking for a batch begins those after it that may be played with weights this old.
         for start in range(first, first + size * (self._staleness + 1), size):
             if start not in self._batches:
                 self._batches[start] = self._thread.submit(play, start)
@@ -48,6 +39,7 @@ class Ahead:
 
     def between(self, play: Callable[[], T]) -> T:
         """Does something else with the engine (an evaluation), after the batches that are begun."""
+        # One thread: it waits its turn, and no two callers ask the engine at once.
         return self._thread.submit(play).result()
 
     def close(self) -> None:
@@ -80,6 +72,7 @@ def play_groups(
         if on_failure == "stop":
             raise
         _LOG.warning("an episode failed (%s): its group is played again", error)
+        # What has ended is kept: the same weights sampled it.
         done = {episode.index: episode for episode in error.finished}
         failure = error
     end = first + episodes

@@ -119,7 +119,7 @@ def verify_checkpoint(folder: Path) -> None:
         if not isinstance(sums, dict):
             raise TypeError(f"{_CHECKSUMS} must hold a JSON object")
         for name, expected in sums.items():
-            # A path would have any file of the machine read, a device among them.
+            # a path would have any file of the machine read, a device among them.
             if name in ("", ".", "..") or Path(name).name != name:
                 raise ValueError(f"{_CHECKSUMS} must hold plain names of files, got {name[:80]!r}")
             if _checksum(folder / name) != expected:

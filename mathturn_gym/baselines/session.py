@@ -71,25 +71,17 @@ RunStatus = Literal["finished", "stopped_early", "interrupted", "diverged"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session's run ended.
+    """How a session's run ended."""
 
-    Args:
-        status: "finished"; "stopped_early" by `patience`; "interrupted" by Ctrl-C; "diverged": weights or loss are no
-            longer finite.
-        message: More about a status other than "finished".
-        episodes: Episodes trained on.
-        tokens: Tokens sampled in training.
-        cpu_s: CPU seconds of training.
-        test: Metrics of the test split, if the session has played it itself.
-        total_tokens: All tokens of the episodes trained on, with prompts and feedback; None if they are not counted.
-    """
-
+    # "finished"; "stopped_early" by `patience`; "interrupted" by Ctrl-C; "diverged": weights or loss are no longer
+    # finite.
     status: RunStatus
-    message: str
-    episodes: int
-    tokens: int
-    cpu_s: float
-    test: Mapping[str, float] | None = None
+    message: str  # more about a status other than "finished"
+    episodes: int  # episodes trained on
+    tokens: int  # tokens sampled in training
+    cpu_s: float  # CPU seconds of training
+    test: Mapping[str, float] | None = None  # metrics of the test split, if the session has played it itself
+    # All tokens of the episodes trained on, with prompts and feedback; None if they are not counted.
     total_tokens: int | None = None
 
 

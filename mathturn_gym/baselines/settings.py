@@ -32,16 +32,15 @@ ImportanceLevel = Literal["token", "turn", "sequence"]
 ImportanceMode = Literal["clip", "mask"]
 _PRECISIONS: Final = ("float32", "bfloat16")
 
+# Options that only some optimizers read.
 _OPTIMIZER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "adamw": ("betas", "eps"),
     "adamw8bit": ("betas", "eps"),
     "adafactor": (),
     "sgd": ("momentum",),
 }
-"""Options that only some optimizers read."""
 
-_SMALLEST: Final = 133_000
-"""Parameters up to which a learning rate of 1e-3 is right."""
+_SMALLEST: Final = 133_000  # parameters up to which a learning rate of 1e-3 is right
 
 _Part = TypeVar("_Part", bound="DataclassInstance")
 
@@ -88,15 +87,7 @@ class Budget:
     def is_used_up(
         self, *, iteration: int, tokens: int, cpu_s: float, batch_episodes: int, total_tokens: int = 0
     ) -> bool:
-        """True once one of the limits is reached.
-
-        Args:
-            iteration: Iterations done.
-            tokens: Tokens sampled in them.
-            cpu_s: CPU seconds spent on them.
-            batch_episodes: Episodes per iteration.
-            total_tokens: All tokens of their episodes.
-        """
+        """True once one of the limits is reached, with what the iterations so far have used."""
         most = self.iterations(batch_episodes)
         return (
             (most is not None and iteration >= most)
@@ -108,17 +99,13 @@ class Budget:
     def share_used(self, *, iteration: int, tokens: int, batch_episodes: int, total_tokens: int = 0) -> float:
         """Share of the budget that is used when an iteration begins, in [0, 1].
 
-        CPU seconds do not count: learning rates follow this share, and a repeated run must be the same.
-
-        Args:
-            iteration: The iteration, from 0.
-            tokens: Tokens sampled before it.
-            batch_episodes: Episodes per iteration.
-            total_tokens: All tokens of the episodes before it.
+        CPU seconds do not count: learning rates follow this share, and a repeated run must be the same. Iterations count
+        from 0, and tokens are those before it.
         """
         most = self.iterations(batch_episodes)
         by_tokens = 0.0 if self.tokens is None else tokens / self.tokens
         by_all = 0.0 if self.total_tokens is None else total_tokens / self.total_tokens
+        # All is used in the last iteration, not after it: a schedule reaches its end.
         by_iterations = 0.0 if most is None else iteration / max(1, most - 1)
         return min(1.0, max(by_tokens, by_all, by_iterations))
 
@@ -129,9 +116,7 @@ def default_learning_rate(parameters: int, *, adapter: bool = False) -> float:
     The power law goes through three sizes at which learning rates were tried (133 thousand: 1e-3; 1.06 million: 1.5e-4
     learned and 4e-4 did not; 135 million: 1e-5). It also agrees with usual values for billions of parameters.
 
-    Args:
-        parameters: Number of parameters of the whole model.
-        adapter: Only a LoRA adapter is trained, with ten times the learning rate.
+    A LoRA adapter alone (`adapter`) gets ten times the learning rate.
 
     >>> default_learning_rate(133_000), f"{default_learning_rate(135_000_000):.1g}", f"{default_learning_rate(7_000_000_000, adapter=True):.0e}"
     (0.001, '1e-05', '7e-06')
@@ -265,6 +250,7 @@ class Optimization:
         if self.betas is not None:
             if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
                 raise InvalidValueError(f"optimization.betas must be two numbers, got {self.betas!r}")
+            # JSON and TOML have lists, and a list is not hashable.
             object.__setattr__(self, "betas", tuple(self.betas))
         betas = [] if self.betas is None else [(f"betas[{i}]", value) for i, value in enumerate(self.betas)]
         return betas if self.momentum is None else [*betas, ("momentum", self.momentum)]
@@ -294,16 +280,13 @@ class Optimization:
             )
 
     def rate(self, iteration: int, share_used: float) -> float:
-        """Factor of the learning rate in an iteration.
-
-        Args:
-            iteration: From 0.
-            share_used: Result of `Budget.share_used`.
+        """Factor of the learning rate in an iteration, from 0, at a share of the budget (`Budget.share_used`).
 
         >>> half = Optimization(learning_rate=1.0, schedule="linear", warmup=1)
         >>> half.rate(0, 0.0), half.rate(4, 0.25)
         (0.5, 0.75)
         """
+        # Above 0 from the first iteration on: a step of size 0 would waste its batch.
         rise = min(1.0, (iteration + 1) / (self.warmup + 1))
         if self.schedule == "constant" or not self.learning_rate:
             return rise
@@ -348,12 +331,7 @@ class Evaluation:
             )
 
     def is_due(self, iteration: int, before: float, used: float) -> bool:
-        """True if the run is evaluated after an iteration.
-
-        Args:
-            iteration: Iterations done.
-            before: Share of the budget that was used before the last one.
-            used: Share that is used now.
+        """True if the run is evaluated after an iteration that began and ended with these shares of the budget used.
 
         >>> [Evaluation(every=0, times=10).is_due(1, *shares) for shares in ((0.08, 0.11), (0.11, 0.19))]
         [True, False]
@@ -402,7 +380,8 @@ class RunConfig:
         """Checks types and numbers, and lets the algorithm check the other parts."""
         for name, kind in PARTS.items():
             if not isinstance(getattr(self, name), kind):
-                raise InvalidValueError(f"{name} must be {_a(kind.__name__)}, got {getattr(self, name)!r}")
+                article = "an" if kind.__name__[0] in "AEIOU" else "a"
+                raise InvalidValueError(f"{name} must be {article} {kind.__name__}, got {getattr(self, name)!r}")
         check_int("seed", self.seed, low=0, high=2**63 - 1)
         for name in ("threads", "save_every", "keep"):
             check_int(name, getattr(self, name), low=1)
@@ -423,7 +402,7 @@ class RunConfig:
             raise InvalidValueError(
                 "optimization.dynamic_sampling decides after each batch what is played next: with it, max_staleness must be 0"
             )
-        self.algorithm.check(self)
+        self.algorithm.check(self)  # last, so that it can rely on all other parts
 
     def to_json(self) -> dict[str, Any]:
         """Returns the config in plain JSON types."""
@@ -466,11 +445,7 @@ PARTS: Final[Mapping[str, type]] = {
 
 
 def part_from_json(name: str, data: Any) -> Any:
-    """Reads a part of a `RunConfig` from plain JSON types; values of other fields are returned unchanged.
-
-    Raises:
-        InvalidValueError: no table, or a field is unknown (the nearest is suggested) or outside its range.
-    """
+    """Reads a part of a `RunConfig` from plain JSON types; values of other fields are returned unchanged."""
     if name not in PARTS or isinstance(data, PARTS[name]):
         return data
     if not isinstance(data, Mapping):
@@ -493,7 +468,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -44,14 +44,14 @@ from mathturn_gym.baselines.rollouts import Ahead, play_groups
 from mathturn_gym.baselines.run_folder import RunFolder, TrainerState, load_checkpoint
 from mathturn_gym.baselines.session import Ended, Report, RunStatus, Session, cpu_threads
 from mathturn_gym.baselines.settings import Optimization, RunConfig, default_learning_rate
-from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence, trained_logprobs
+from mathturn_gym.episodes.losses import PolicyLoss, kl_divergence
 from mathturn_gym.episodes.packing import PackedBatch, pack
 from mathturn_gym.episodes.packing.selection import micro_batch_rows, select_rows
 from mathturn_gym.episodes.rollout import check_tokenizer, collect
 from mathturn_gym.errors import CheckpointError, InvalidValueError
-from mathturn_gym.policies import PolicyConfig, trained_logits
+from mathturn_gym.policies import PolicyConfig
 from mathturn_gym.policies.config import MODEL_SCHEMES
-from mathturn_gym.policies.scoring import use_row_attention
+from mathturn_gym.policies.scoring import trained_scores, use_row_attention
 from mathturn_gym.problems import Curriculum
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
@@ -60,27 +60,18 @@ from mathturn_gym.wrappers.policy import CausalLMPolicy
 from mathturn_gym.wrappers.rollout import RolloutEngine, load_rollout
 
 _LOG = logging.getLogger(__name__)
-_MUCH: Final = 3.0
-"""Factor over the default learning rate from which on a warning is logged."""
-_CAP: Final = 2.0
-"""Largest importance weight of a token that another engine sampled (Yao et al. 2025)."""
-_GAP: Final = 0.05
-"""Mean difference of log-probs, in nats, that kernels and bfloat16 do not explain."""
+_MUCH: Final = 3.0  # factor over the default learning rate from which on a warning is logged
+_CAP: Final = 2.0  # largest importance weight of a token that another engine sampled (Yao et al. 2025).
+_GAP: Final = 0.05  # mean difference of log-probs, in nats, that kernels and bfloat16 do not explain
 _MEASURED_SHARE: Final = 4
-_LEAST_MEASURED: Final = 8
-"""One in four of the episodes without advantage is measured, and at least 8."""
+_LEAST_MEASURED: Final = 8  # one in four of the episodes without advantage is measured, and at least 8
 
 
 class SampledBatch(NamedTuple):
-    """Episodes of one iteration.
+    """Episodes of one iteration."""
 
-    Args:
-        episodes: The batch that is learned from.
-        sampled: All episodes that were sampled for it, with those that `dynamic_sampling` set aside.
-    """
-
-    episodes: Sequence[Episode]
-    sampled: Sequence[Episode]
+    episodes: Sequence[Episode]  # the batch that is learned from
+    sampled: Sequence[Episode]  # all episodes that were sampled for it, with those that `dynamic_sampling` set aside
 
 
 class DivergedError(Exception):
@@ -177,6 +168,7 @@ class Trainer(Session):
             checkpoint = self.newest(folder) if resume else None
             if checkpoint is not None:
                 self.load(checkpoint)
+            # From the start, the evaluation before training is written again as well.
             folder.start_metrics(self.iteration if self.iteration else -1)
             status, message = self._iterate(folder, report, interrupted)
         episodes = self.iteration * self.config.optimization.batch_episodes
@@ -220,14 +212,12 @@ class Trainer(Session):
     # ---- an iteration
 
     def step(self) -> Metrics:
-        """Plays a batch of episodes, learns from them, and returns the iteration's metrics.
-
-        Raises:
-            DivergedError: a loss, gradient or weight is no longer finite.
-        """
+        """Plays a batch of episodes, learns from them, and returns the iteration's metrics."""
+        # Counted here alone: evaluations use up no budget of CPU seconds.
         began, cpu = time.perf_counter(), time.process_time()
         drawn = self.draw()
         played = time.perf_counter()
+        # An engine on the same device must not compute, or hold its memory, during the update.
         with nullcontext() if self._rollout is None else self._rollout.held():
             metrics = self._learn(drawn)
         taken = time.perf_counter()
@@ -261,6 +251,7 @@ class Trainer(Session):
         self.drawn += len(episodes)
         self.tokens += sampled
         self.total_tokens += sum(len(episode.ids) for episode in episodes)
+        # Also drops the caches, whose keys and values are of the old weights.
         self._policy.version = self.iteration
         figures |= self._synced()
         turns = sum(episode.num_turns for episode in episodes)
@@ -278,13 +269,13 @@ class Trainer(Session):
         }
 
     @property
+    def _used(self) -> dict[str, int]:
+        counts = {"iteration": self.iteration, "tokens": self.tokens, "total_tokens": self.total_tokens}
+        return {**counts, "batch_episodes": self.config.optimization.batch_episodes}
+
+    @property
     def _share_used(self) -> float:
-        return self.config.budget.share_used(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            batch_episodes=self.config.optimization.batch_episodes,
-        )
+        return self.config.budget.share_used(**self._used)
 
     def _watch_mismatch(self, figures: Metrics) -> None:
         """Warns, once, where another engine with the newest weights gives its own ids other log-probs than the trainer does."""
@@ -339,18 +330,13 @@ class Trainer(Session):
         )
 
     def collected(self, split: Literal["train", "validation"], episodes: int, **options: Any) -> list[Episode]:
-        """Plays episodes with the current policy; engines override this with workers.
-
-        Args:
-            split: Whose problems are played.
-            episodes: How many.
-            **options: Of `collect`, but for the seed.
-        """
+        """Plays episodes with the current policy; engines override this with workers."""
         env, seed = self._env if split == "train" else self._eval_env, derive_seed(self.config.seed, split)
         start, group = options.pop("first_index", 0), options.get("group_size", 1)
 
         def play(first: int, count: int) -> list[Episode]:
             with self.autocast():
+                # In the precision of training: ratios compare log-probs of both.
                 return collect(env, self._sampler, count, seed=seed, first_index=first, **options)
 
         def batch(first: int) -> list[Episode]:
@@ -419,23 +405,12 @@ class Trainer(Session):
     @property
     def done(self) -> bool:
         """True once the budget is used up."""
-        return self.config.budget.is_used_up(
-            iteration=self.iteration,
-            tokens=self.tokens,
-            total_tokens=self.total_tokens,
-            cpu_s=self.cpu_s,
-            batch_episodes=self.config.optimization.batch_episodes,
-        )
+        return self.config.budget.is_used_up(cpu_s=self.cpu_s, **self._used)
 
     # ---- called by algorithms
 
     def make_optimizer(self, module: torch.nn.Module, learning_rate: float | None = None) -> Optimizer:
-        """An optimizer as the run has it.
-
-        Args:
-            module: What is trained.
-            learning_rate: None is the policy's.
-        """
+        """An optimizer as the run has it."""
         options = self.config.optimization
         rate = options.learning_rate if learning_rate is None else learning_rate
         assert rate is not None, "a trainer's config has a learning rate by the model's size"
@@ -444,12 +419,8 @@ class Trainer(Session):
     def pack(self, episodes: Sequence[Episode], advantages: Sequence[npt.NDArray[Any]] | None = None) -> PackedBatch:
         """Episodes as a padded batch on the policy's device.
 
-        Args:
-            episodes: An iteration's.
-            advantages: Per turn; None fills in zeros, for algorithms that give each token its own: row i is episode i.
-
-        Raises:
-            InvalidValueError: no advantages, and an episode of several segments, which is several rows.
+        Without advantages it is filled with zeros, for algorithms that give each token its own: row i is episode i. An
+        episode of several segments would be several rows, and is refused.
         """
         if advantages is None and any(len(episode.segment_starts) > 1 for episode in episodes):
             raise InvalidValueError(
@@ -464,13 +435,10 @@ class Trainer(Session):
         self, batch: PackedBatch, advantages_BT: npt.NDArray[Any], returns_BT: npt.NDArray[Any] | None = None
     ) -> PackedBatch:
         """The batch with other advantages, and with other returns where they are given; float (B, T) each."""
-        given = {"advantages": advantages_BT, "returns": returns_BT}
-        tensors = {
-            name: torch.from_numpy(values.astype(np.float32)).to(batch.device)
-            for name, values in given.items()
-            if values is not None
-        }
-        return batch.replace_tensors(tensors)
+        given = {"advantages": advantages_BT, **({} if returns_BT is None else {"returns": returns_BT})}
+        return batch.replace_tensors(
+            {name: torch.from_numpy(values.astype(np.float32)).to(batch.device) for name, values in given.items()}
+        )
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision that models are called in, in sampling and training alike."""
@@ -478,13 +446,9 @@ class Trainer(Session):
         return torch.autocast(self._policy.device.type, torch.bfloat16, enabled=mixed)
 
     def minibatches(self, batch: PackedBatch, name: str) -> list[PackedBatch]:
-        """The batch's episodes, shuffled again for each epoch, in parts.
-
-        Args:
-            batch: An iteration's.
-            name: Decides the order, with seed and iteration.
-        """
+        """The batch's episodes in parts, shuffled again for each epoch; `name`, seed and iteration decide the order."""
         options = self.config.optimization
+        # Of seed and iteration alone: a resumed run shuffles as an uninterrupted one.
         rng = np.random.Generator(np.random.Philox(key=derive_seed(self.config.seed, name, self.iteration)))
         return [
             select_episodes(batch, episodes)
@@ -516,11 +480,10 @@ class Trainer(Session):
     def forward_parts(self, batch: PackedBatch) -> Iterator[tuple[npt.NDArray[np.int64], PackedBatch]]:
         """A batch in parts as large as those that are trained on, with the numbers of their rows."""
         options = self.config.optimization
-        shares: Sequence[Sequence[int]]
+        shares: Sequence[Any]
         if options.micro_batch_tokens is None:
             count = min(options.minibatches * options.accumulate, batch.num_rows)
-            parts = np.array_split(np.arange(batch.num_rows), count)
-            shares = [part.tolist() for part in parts]
+            shares = [part.tolist() for part in np.array_split(np.arange(batch.num_rows), count)]
         else:
             shares = micro_batch_rows(batch, max_tokens=options.micro_batch_tokens, long_alone=True)
         for rows in shares:
@@ -559,12 +522,7 @@ class Trainer(Session):
         return value
 
     def merged(self, outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
-        """Combines the metrics of a minibatch's parts, over all ranks.
-
-        Args:
-            outs: One of each part that was computed here.
-            sizes: The trained tokens that each stands for.
-        """
+        """Combines the metrics of a minibatch's parts over all ranks, each weighed by the trained tokens it stands for."""
         return merged_metrics(outs, sizes)
 
     def check_finite(self, what: str, *values: float) -> None:
@@ -586,15 +544,12 @@ class Trainer(Session):
         return TrainerState(self.iteration, self._optimizer.steps, numbers, tensors)
 
     def load(self, checkpoint: str | Path) -> None:
-        """Restores the state of the trainer that saved `checkpoint`.
-
-        Raises:
-            CheckpointError: it is missing, broken, or of another model.
-        """
+        """Restores the state of the trainer that saved `checkpoint`."""
         state = load_checkpoint(checkpoint)
         try:
             self._optimizer.load(state.tensors, "policy", state.steps)
             self.state.load(state.numbers, state.tensors)
+            # Versions only rise, and the weights that were loaded first have 0.
             self.load_weights(Path(checkpoint), version=max(1, state.iteration))
             self._synced()
             if self._curriculum is not None:
@@ -636,6 +591,7 @@ class Trainer(Session):
             outs: list[Metrics] = []
             sizes: list[float] = []
             for part in self.parts(kept):
+                # Without a signal only the metrics are wanted: no graph is kept for a step that is not taken.
                 with torch.set_grad_enabled(learned):
                     out = self.loss_of(part, minibatch)
                 if learned:
@@ -647,11 +603,13 @@ class Trainer(Session):
                 sizes.append(size)
             norm = self._optimizer.step(rate) if learned else 0.0
             figure = self.merged(outs, sizes)
+            # Before anything is written: the checkpoint stays the last one that was finite.
             self.check_finite("loss or gradient norm", figure["loss"], norm)
             figures.append({**figure, "grad_norm": norm})
         self.model.eval()
-        means = {name: float(_over_steps(name)([figure[name] for figure in figures])) for name in figures[0]}
-        return {**means, **corrections, **drift, "skipped": float(not learned)}
+        over_steps = {name: float(np.mean([figure[name] for figure in figures])) for name in figures[0]}
+        over_steps["ratio_max"] = max(figure["ratio_max"] for figure in figures)
+        return {**over_steps, **corrections, **drift, "skipped": float(not learned)}
 
     def _drift(self, batch: PackedBatch) -> Metrics:
         """KL to the initial policy on the sampled batch. Empty if the loss already logs it or `log_kl` is off."""
@@ -712,24 +670,23 @@ class Trainer(Session):
         return copy.deepcopy(self.model).eval().requires_grad_(False)
 
     def _reference_of(self, part: PackedBatch) -> torch.Tensor:
-        with torch.no_grad(), _as_reference(self.model, self._reference) as model:
-            return self._logprobs(model, part)[0]
+        """Log-probs under the initial model: the frozen copy, or the model with its adapter switched off."""
+        frozen = self._reference
+        with torch.no_grad(), self.model.disable_adapter() if frozen is None else nullcontext():
+            return self._logprobs(self.model if frozen is None else frozen, part)[0]
 
     def _logprobs(
         self, model: Any, part: PackedBatch, *, entropy_graph: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        policy = self._policy
         with self.autocast():
-            logits = trained_logits(model, part)[:, : self._policy.vocab_size]
-        temperature = self._policy.sampling.temperature
-        return trained_logprobs(logits.float(), part, temperature=temperature, entropy_graph=entropy_graph)
+            return trained_scores(
+                model, part, policy.vocab_size, temperature=policy.sampling.temperature, entropy_graph=entropy_graph
+            )
 
 
 def policy_to_load(config: RunConfig) -> PolicyConfig:
-    """The policy that a run begins with, its weights in float32 unless the config says otherwise.
-
-    Raises:
-        InvalidValueError: it cannot be trained.
-    """
+    """The policy that a run begins with, its weights in float32 unless the config says otherwise."""
     name = config.policy.model
     if name == "random" or name.startswith(("http://", "https://", "vllm:")):
         raise InvalidValueError(f"policy.model {name!r} cannot be trained: it has no weights in this process")
@@ -830,24 +787,10 @@ def _checkpoint_gradients(model: Any) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
 
 
-@contextmanager
-def _as_reference(model: Any, frozen: Any) -> Iterator[Any]:
-    """Yields the initial model: the frozen copy, or the model with its adapter disabled."""
-    if frozen is not None:
-        yield frozen
-        return
-    with model.disable_adapter():
-        yield model
-
-
 def merged_metrics(outs: Sequence[Metrics], sizes: Sequence[float]) -> Metrics:
     """Combines the metrics of parts: losses, entropy and KL are shares of the whole and add up, others are token means."""
     shares = [1.0] * len(outs), (np.asarray(sizes) / max(1, sum(sizes))).tolist()
     weights = {name: shares[name not in ("loss", "policy", "entropy", "kl")] for name in outs[0]}
     found = {name: sum(out[name] * w for out, w in zip(outs, weights[name], strict=True)) for name in outs[0]}
+    # A maximum of maxima: the mean over parts would hide the one ratio that matters.
     return {**found, "ratio_max": max(out["ratio_max"] for out in outs)}
-
-
-def _over_steps(name: str) -> Callable[[Sequence[float]], Any]:
-    """How a metric is combined over gradient steps: the maximum or the mean."""
-    return np.max if name == "ratio_max" else np.mean

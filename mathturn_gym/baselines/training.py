@@ -17,11 +17,11 @@ from mathturn_gym.baselines.run_folder import RunFolder, are_numbers, read_objec
 from mathturn_gym.baselines.session import Ended, Engine, RunStatus, Session, interrupt_flag
 from mathturn_gym.baselines.settings import Budget, Evaluation, Optimization, RunConfig
 from mathturn_gym.errors import CheckpointError, InvalidValueError, shown
+from mathturn_gym.policies import PolicyConfig
 
 if TYPE_CHECKING:
     from mathturn_gym.baselines.algorithms import BaseAlgorithm
     from mathturn_gym.env.config import EnvConfig
-    from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.types import Policy
 
 
@@ -149,9 +149,10 @@ def train(
         LockedError: another process trains in the folder.
         StorageError: the folder cannot be written.
     """
+    own: Any = None if isinstance(policy, PolicyConfig) else policy  # described in config.json, which cannot load it
     given = {
         "env": env,
-        "policy": policy if policy is None or _is_config(policy) else _description(policy),
+        "policy": policy if own is None else PolicyConfig(f"(a {type(policy).__name__} of the program)"),
         "algorithm": algorithm,
         "budget": budget,
         "optimization": optimization,
@@ -163,7 +164,6 @@ def train(
         "tracker": tracker,
     }
     whole = _composed(config, {name: value for name, value in given.items() if value is not None})
-    own: Any = None if policy is None or _is_config(policy) else policy
     path = Path(run_dir) if engine is None else engine.run_dir(Path(run_dir))
     return _train(whole, path, own, engine, resume=resume, overwrite=overwrite, on_progress=on_progress)
 
@@ -187,8 +187,10 @@ def _train(
     overwrite: bool,
     on_progress: Callable[[Metrics], None] | None,
 ) -> TrainResult:
+    # A split that is not played may share prompts: nothing is measured on it.
     measured = {"validation": config.evaluation.episodes, "test": config.evaluation.test_episodes}
     config.env.check_splits(*(split for split, episodes in measured.items() if episodes))
+    # From here on Ctrl-C sets a flag: a checkpoint is never half written.
     with interrupt_flag() as interrupted:
         prepare = SESSIONS[config.algorithm.kind] if engine is None else engine.prepare
         session = prepare(config, policy)  # first: a config that does not fit leaves no folder behind
@@ -202,15 +204,12 @@ def _train(
         finally:
             session.close()
     with storage_errors(run_dir):
-        draw_curve(history, run_dir / "curve.png", title=_title(config))
+        problems = config.env.value("problems")
+        played = config.task or (problems if isinstance(problems, str) else config.env.id)
+        title = f"{config.algorithm.name} on {played}, seed {config.seed}"
+        draw_curve(history, run_dir / "curve.png", title=title)
     used = ended.episodes, ended.tokens, ended.cpu_s
     return TrainResult(run_dir, session.policy, history, ended.status, ended.message, *used, test)
-
-
-def _title(config: RunConfig) -> str:
-    problems = config.env.value("problems")
-    task = config.task or (problems if isinstance(problems, str) else config.env.id)
-    return f"{config.algorithm.name} on {task}, seed {config.seed}"
 
 
 def _run(
@@ -236,7 +235,8 @@ def _run(
         file.unlink(missing_ok=True)  # of a shorter run that was gone on with
         return ended, None
     result = result_of(config, ended)
-    if before is not None and _same_end(before, result):  # there was nothing left to do
+    if before is not None and all(before.get(name) == result[name] for name in ("status", "episodes", "tokens")):
+        # There was nothing left to do.
         test = before.get("test")
         if test is not None and not (
             isinstance(test, dict) and are_numbers(test) and {"episodes", "problems"} <= set(test)
@@ -268,20 +268,3 @@ def result_of(config: RunConfig, ended: Ended) -> dict[str, Any]:
         "budget_total_tokens": config.budget.total_tokens,
         "budget_cpu_s": config.budget.cpu_seconds,
     }
-
-
-def _same_end(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    return all(before.get(name) == now[name] for name in ("status", "episodes", "tokens"))
-
-
-def _is_config(policy: Any) -> bool:
-    from mathturn_gym.policies import PolicyConfig
-
-    return isinstance(policy, PolicyConfig)
-
-
-def _description(policy: Any) -> PolicyConfig:
-    """Describes a policy object in config.json; the description cannot be loaded."""
-    from mathturn_gym.policies import PolicyConfig
-
-    return PolicyConfig(f"(a {type(policy).__name__} of the program)")

@@ -11,20 +11,13 @@ if TYPE_CHECKING:
     from mathturn_gym.env.config import EnvConfig
 
 
-_MANY: Final = 0.05
-"""Share of the turns from which on a warning is due."""
+_MANY: Final = 0.05  # share of the turns from which on a warning is due
 
 _ASK: Final = r"--prompt-template '{problem} Put the final answer in \boxed{}.'"
 
 
 def advice(episodes: Sequence[Episode], read_again: Sequence[Episode] | None, config: EnvConfig) -> list[str]:
-    """Warnings, each with what to change.
-
-    Args:
-        episodes: As they were played.
-        read_again: What `metrics.read_leniently` makes of them; None where answers are judged by a user's function.
-        config: Of the environment that they were played in.
-    """
+    """Warnings, each with what to change; `read_again` is what `metrics.read_leniently` makes of the episodes."""
     turns = sum(episode.num_turns for episode in episodes)
     found = [_cut_off(episodes, turns, config), _no_answer(episodes, read_again, turns, config)]
     return [warning for warning in found if warning is not None]
@@ -38,8 +31,10 @@ def _cut_off(episodes: Sequence[Episode], turns: int, config: EnvConfig) -> str 
         return None
     said = f"{len(cut) / turns:.0%} of {turns:,} turns were cut off by their budget of {budget} tokens"
     shorter = sum(bool(episode.budgets) and episode.budgets[k] < budget for episode, k in cut)
+    # A budget below the one asked for: the context was nearly full, and a larger budget would not help.
     if 2 * shorter > len(cut):
         return f"{said}, most of them because the context was full: raise --max-context-tokens, or take fewer turns"
+    # An answer that was cut off inside a thought never began.
     thinking = sum(bool(episode.responses) and _is_thinking(episode.responses[k]) for episode, k in cut)
     change = f"raise --max-completion-tokens, to {4 * budget} say"
     if 2 * thinking > len(cut):
@@ -54,6 +49,7 @@ def _no_answer(
     episodes: Sequence[Episode], read_again: Sequence[Episode] | None, turns: int, config: EnvConfig
 ) -> str | None:
     """Turns in which no answer was found; those that were cut off are another matter, which is said above."""
+    # Cut-off turns are left out: their missing answer has another cause and another cure.
     silent = [
         (i, k)
         for i, episode in enumerate(episodes)
@@ -69,6 +65,7 @@ def _no_answer(
         right = sum(verdict.correct for verdict in found)
         said += f" that is marked (the last number or formula of {has} is an answer, of {right} the right one)"
     asked = " ".join(str(config.value(name) or "") for name in ("prompt_template", "system_prompt"))
+    # A policy that was not asked for a form cannot be blamed for another one.
     if "\\boxed" not in asked:
         return f"{said}: the prompt asks for no mark; {_ASK} does"
     return (

@@ -43,49 +43,26 @@ TASKS: Final = ", ".join(
 )
 """The package's tasks, for help texts: read off their folder, so that `--help` does not load what trains on them."""
 
-ProblemsOption = Annotated[str, typer.Option(help=PROBLEMS_HELP)]
-QuestionColumn = Annotated[
-    str | None, typer.Option(help="Column of a file or data set that holds the question, where it is not recognized.")
-]
-AnswerColumn = Annotated[str | None, typer.Option(help="Column that holds the accepted answer (or a list of them).")]
-SkipBadRows = Annotated[bool, typer.Option(help="Leave broken rows of a file or data set out, and say which.")]
+_QUESTION: Final = "Column that holds the question, where it is not recognized."
+_ANSWER: Final = "Column that holds the accepted answer (or a list of them)."
+_SKIP: Final = "Leave broken rows of a file or data set out, and say which."
+QuestionColumn = Annotated[str | None, typer.Option(help=_QUESTION)]
+AnswerColumn = Annotated[str | None, typer.Option(help=_ANSWER)]
+SkipBadRows = Annotated[bool, typer.Option(help=_SKIP)]
 
 
 def load_source(
-    problems: str,
-    split: str | None = None,
-    question_column: str | None = None,
-    answer_column: str | None = None,
-    *,
-    skip_bad_rows: bool = False,
-    shuffle: bool | None = None,
+    problems: str, question_column: str | None, answer_column: str | None, *, skip_bad_rows: bool = False
 ) -> ProblemSource:
-    """The source that the options name.
-
-    Args:
-        problems: See `PROBLEMS_HELP`.
-        split: "train", "validation", "test" or "all", or None.
-        question_column: With `answer_column`, or neither.
-        answer_column: With `question_column`, or neither.
-        skip_bad_rows: Leave broken rows out.
-        shuffle: See `load_problems`.
-
-    Raises:
-        InvalidValueError: one column without the other, or what `load_problems` refuses.
-        ProblemFileError: a file or data set is missing or broken.
-    """
+    """The source that the options name."""
     from mathturn_gym.problems import load_problems
 
     fields = fields_of(question_column, answer_column)
-    return load_problems(problems, split, fields=fields, skip_bad_rows=skip_bad_rows, shuffle=shuffle)
+    return load_problems(problems, fields=fields, skip_bad_rows=skip_bad_rows)
 
 
 def fields_of(question_column: str | None, answer_column: str | None) -> dict[str, str] | None:
-    """The two columns as `load_problems` takes them; None where neither was given.
-
-    Raises:
-        InvalidValueError: one without the other.
-    """
+    """The two columns as `load_problems` takes them; None where neither was given. One alone is an error."""
     if question_column is None and answer_column is None:
         return None
     if question_column is None or answer_column is None:
@@ -100,11 +77,11 @@ def fields_of(question_column: str | None, answer_column: str | None) -> dict[st
 NOT_OFFERED: Final = ("render_mode", "gold_in_info")
 """Keywords that a command decides itself."""
 
+# Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type.
 _SPELLINGS: Final[Mapping[str, tuple[Any, tuple[str, ...]]]] = {
     "problems": (str, ("--problems", "--data")),
     "reward_terms": (list[str], ("--reward-term",)),
 }
-"""Type and spellings of options that are not `--NAME-OF-THE-KEYWORD` of the keyword's type."""
 
 OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
     "id": (str, "Environment id.", ("--env",)),
@@ -114,9 +91,9 @@ OPTIONS: Final[Mapping[str, tuple[Any, str, tuple[str, ...]]]] = {
         for kind, spellings in [_SPELLINGS.get(name, (keyword.kind, ()))]
         if name not in NOT_OFFERED
     },
-    "question_column": (str, "Column that holds the question, where it is not recognized.", ()),
-    "answer_column": (str, "Column that holds the accepted answer (or a list of them).", ()),
-    "skip_bad_rows": (bool, "Leave broken rows of a file or data set out, and say which.", ("--skip-bad-rows",)),
+    "question_column": (str, _QUESTION, ()),
+    "answer_column": (str, _ANSWER, ()),
+    "skip_bad_rows": (bool, _SKIP, ("--skip-bad-rows",)),
 }
 """Type, help text and other spellings, by the keyword of `EnvConfig` (the columns make up its `fields`)."""
 
@@ -144,20 +121,12 @@ _ENV_SET_HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions:
-    """What the user said about the environment.
+    """What the user said about the environment."""
 
-    Args:
-        given: Keywords of `EnvConfig`, those that were given.
-    """
-
-    given: Mapping[str, Any]
+    given: Mapping[str, Any]  # keywords of `EnvConfig`, those that were given
 
     def config(self, base: EnvConfig) -> EnvConfig:
-        """An environment with what the user said, and everything else as it is.
-
-        Args:
-            base: A run's, a task's, or a command's default.
-        """
+        """An environment with what the user said, and everything else as it is."""
         return base.replace(**self.given)
 
     def settings(self) -> dict[str, Any]:
@@ -166,25 +135,26 @@ class EnvOptions:
 
 
 def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter `env: EnvOptions` is spelled out as options.
-
-    Args:
-        command: With one such parameter.
-    """
+    """A command whose parameter `env: EnvOptions` is spelled out as options."""
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     options = [_parameter(name, *OPTIONS[name]) for name in OPTIONS]
     options.append(_parameter("env_set", list[str], _ENV_SET_HELP, ("--env-set",)))
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
+        # Keyword-only, so that options with defaults may stand before arguments without.
         own = parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
         parameters += options if parameter.name == "env" else [own]
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in OPTIONS}
-        command(env=EnvOptions({**_keywords(given), **_set(arguments.pop("env_set"))}), **arguments)
+        from mathturn_gym.baselines.overrides import parse_settings
 
+        given = {name: arguments.pop(name) for name in OPTIONS}
+        more = parse_settings(arguments.pop("env_set") or [], "--env-set")
+        command(env=EnvOptions({**_keywords(given), **more}), **arguments)
+
+    # Typer reads the options off signature and annotations: the command's own, with `env` spelled out.
     run.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -192,6 +162,7 @@ def with_env_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(name: str, kind: Any, help_text: str, spellings: tuple[str, ...]) -> inspect.Parameter:
     panel = next((title for title, names in PANELS.items() if name in names), "Environment")
+    # A rare option works when it is typed; `--help` leaves it to --env-set, so that it fits one screen.
     option = typer.Option(*spellings, help=help_text, rich_help_panel=panel, hidden=name in RARE)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
@@ -200,6 +171,7 @@ def _parameter(name: str, kind: Any, help_text: str, spellings: tuple[str, ...])
 
 def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as keywords of `EnvConfig`, without those that were not given."""
+    # Typer gives None or [] for what was not typed: there the value of the run or the task holds.
     given = {name: value for name, value in options.items() if value not in (None, [])}
     fields = fields_of(given.pop("question_column", None), given.pop("answer_column", None))
     if fields is not None:
@@ -212,17 +184,11 @@ def _keywords(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _set(texts: Sequence[str] | None) -> dict[str, Any]:
-    from mathturn_gym.baselines.overrides import parse_settings
-
-    return parse_settings(texts or [], "--env-set")
-
-
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         found = parse_json(text)
     except ValueError:
-        found = None
+        found = None  # the same message as for JSON of another kind
     if not isinstance(found, dict):
         raise InvalidValueError(f"""{option} must be a JSON object, as '{{"enable_thinking": false}}', got {text!r}""")
     return found
@@ -237,6 +203,7 @@ def _term(text: str) -> tuple[str, Any]:
     try:
         return name, parse_json(value)
     except ValueError:
+        # No number: an import path, which making the environment resolves.
         return name, value
 
 
@@ -247,9 +214,6 @@ def grouped(panels: Mapping[str, Sequence[str]]) -> Callable[[Callable[..., None
     """Shows options of a command under titles of their own in its `--help`; the others stay under "Options".
 
     A table has one width for all its names. Panels keep one long name from cutting the others off at 80 columns.
-
-    Args:
-        panels: Names of parameters, by title.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -283,15 +247,7 @@ _ENGINES: Final = ("local", "ray", "distributed")
 
 
 def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None:
-    """The workers of an evaluation; None where it plays in this process.
-
-    Args:
-        engine: What was given as `--engine`.
-        texts: What was given as `--engine-set`.
-
-    Raises:
-        InvalidValueError: an engine that evaluates nothing, or a setting that it does not have.
-    """
+    """The workers of an evaluation; None where it plays in this process."""
     settings = _settings(engine, texts)
     if engine == "local":
         return None
@@ -301,25 +257,18 @@ def ray_settings(engine: str, texts: Sequence[str] | None) -> RaySettings | None
 
 
 def training_engine(engine: str, texts: Sequence[str] | None) -> Engine | None:
-    """The engine of a training run; None where it is this process.
-
-    Args:
-        engine: What was given as `--engine`.
-        texts: What was given as `--engine-set`.
-
-    Raises:
-        InvalidValueError: an unknown engine, or a setting that it does not have.
-        MissingDependencyError: Ray is not installed.
-    """
+    """The engine of a training run; None where it is this process."""
     settings = _settings(engine, texts)
     if engine == "ray":
         from mathturn_gym.neighbors.engines.ray import RayTraining
 
+        # A setting of the training; all others are of the workers.
         own = {name: settings.pop(name) for name in ("max_staleness",) if name in settings}
         return RayTraining(settings=_ray(settings, "max_staleness"), **own)
     if engine == "distributed":
         from mathturn_gym.neighbors.engines.distributed import DistributedTraining
 
+        # Checked here: the dataclass would raise a TypeError, and name no nearest setting.
         _check_known(settings, [one.name for one in dataclasses.fields(DistributedTraining)])
         return DistributedTraining(**settings)
     return None

@@ -19,35 +19,28 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier.judge import JudgedVerifier
 
 
-_STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")
+_STATUSES: Final = ("right", "wrong", "no_answer", "undecided", "unknown")  # the order of rows and columns
 Judge = Callable[[Sequence["Answer"]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a file, and what was said of it.
+    """One answer of a file, and what was said of it."""
 
-    Args:
-        id: What tells it apart in its file.
-        response: The text.
-        gold: The accepted answers.
-        kind: `response`, or `answer` where the text is the answer.
-        recorded: What the file says of it: `status`, and perhaps `answer` and `reason`; None where it says nothing.
-        prompt: The problem's text, "" where the file has none; a judge is shown it.
-    """
-
-    id: str
-    response: str
-    gold: tuple[str, ...]
-    kind: str = "response"
+    id: str  # what tells it apart in its file
+    response: str  # the text
+    gold: tuple[str, ...]  # the accepted answers
+    kind: str = "response"  # `response`, or `answer` where the text is the answer
+    # What the file says of it: `status`, and perhaps `answer` and `reason`; None where it says nothing.
     recorded: dict[str, Any] | None = None
-    prompt: str = ""
+    prompt: str = ""  # the problem's text, "" where the file has none; a judge is shown it
 
 
 def is_log(path: Path) -> bool:
     """Whether a file or folder holds episodes or an evaluation's log rather than rows with `response` and `gold`."""
     from mathturn_gym.show.view.sources import holds_episodes
 
+    # JSON lines may be episodes, a trainer's log or plain rows: only their first line tells.
     if path.name.endswith(".jsonl") and path.is_file():
         try:
             check_not_sparse(path)
@@ -58,14 +51,7 @@ def is_log(path: Path) -> bool:
 
 
 def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
-    """The answers in a file or folder of episodes (JSON-lines, Parquet) or another trainer's or evaluation's log.
-
-    Returns:
-        The answers in their order, and what was left out: a line each, saying what and why.
-
-    Raises:
-        ProblemFileError: nothing in it can be judged.
-    """
+    """The answers in a file or folder of episodes or of another trainer's log, and a line for each one left out."""
     from mathturn_gym.show.view.sources import read_sets
 
     answers: list[Answer] = []
@@ -78,14 +64,17 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
             said = [message for message in episode.messages if message.role == "assistant"]
             for turn, message in enumerate(said):
                 verdict = message.verdict
+                # Without gold_in_info, the verdicts of an episode may still have its accepted answer.
                 gold = episode.gold or (() if verdict is None or not verdict.gold else (verdict.gold,))
                 if message.text is None or not gold:
                     what = "no accepted answer" if message.text is not None else "token ids alone, and no text"
                     left_out.append(f"{name}, turn {turn}: {what}")
                     continue
+                # What a log says of single turns comes before what it says of the episode.
                 recorded = None
                 if verdict is not None:
                     recorded = {"status": verdict.status.value, "answer": verdict.answer, "reason": verdict.reason}
+                # Of several turns, nothing says which one was right.
                 elif len(said) == 1 and episode.solved is not None:
                     recorded = {"status": "right" if episode.solved else "wrong"}
                 answers.append(Answer(f"{name}/{turn}", message.text, tuple(gold), recorded=recorded, prompt=asked))
@@ -101,19 +90,15 @@ def read_answers(path: Path) -> tuple[list[Answer], list[str]]:
 def compared_with(name: str, verifier: Verifier) -> Judge:
     """What is compared with: `recorded`, a policy, a form, or another verifier.
 
-    Args:
-        name: `recorded` (what the file says), `boxed`, `marked`, `lenient`, `evaluated`, `equivalent`, or a verifier that
-            `--audit` knows.
-        verifier: The verifier whose other settings are kept.
-
-    Raises:
-        InvalidValueError: an unknown name.
+    `recorded` is what the file says; other names are where an answer may stand, forms, and verifiers that `--audit`
+    knows.
     """
     from mathturn_gym.verifier import Verifier
     from mathturn_gym.verifier.audit import check_verifier_name
 
     if name == "recorded":
         return _recorded
+    # One setting differs from the verifier that is asked for, so that each change is due to it.
     settings: dict[str, Any] = {"form": verifier.form, "extract": verifier.extract}
     if name in ("boxed", "marked", "lenient"):
         settings["extract"] = name
@@ -139,6 +124,7 @@ def verdicts_of(verifier: Verifier | JudgedVerifier, answers: Sequence[Answer]) 
     from mathturn_gym.verifier import Verifier
 
     found: dict[int, Verdict] = {}
+    # A file may mix both kinds; `verify_batch` takes one at a time.
     for kind in ("response", "answer"):
         places = [index for index, one in enumerate(answers) if one.kind == kind]
         texts, golds = [answers[i].response for i in places], [answers[i].gold for i in places]
@@ -159,6 +145,7 @@ def _other(name: str, answers: Sequence[Answer], form: str) -> list[dict[str, An
     """What a verifier of somebody else says; it knows right and wrong, and sometimes hangs."""
     from mathturn_gym.verifier.audit import Case, run_audit
 
+    # In a process of its own: somebody else's verifier may hang, or end it.
     report = run_audit(name, [Case(one.gold[0], one.response, True, one.kind) for one in answers], form=form)
     says = {True: "right", False: "wrong", None: "undecided"}
     found = [{"status": says[value]} for value in report.found]
@@ -172,11 +159,7 @@ def _other(name: str, answers: Sequence[Answer], form: str) -> list[dict[str, An
 
 
 def changes_table(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], names: tuple[str, str]) -> Table:
-    """How often a status became another: a row for each before, a column for each after.
-
-    Raises:
-        InvalidValueError: lengths that differ.
-    """
+    """How often a status became another: a row for each before, a column for each after."""
     if len(before) != len(after):
         raise InvalidValueError(f"before and after must be as many: {len(before)} and {len(after)}")
     counts = Counter((one["status"], other["status"]) for one, other in zip(before, after, strict=True))

@@ -21,32 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A policy and its environment.
+    """A policy and its environment."""
 
-    Args:
-        name: As the user said it, or the task's.
-        policy: What `load_policy` is given.
-        env: Environment and splits.
-        classic: It is a run of stable-baselines3.
-        samples: Episodes per problem.
-    """
-
-    name: str
-    policy: PolicyConfig
-    env: EnvConfig
-    classic: bool = False
-    samples: int = 1
+    name: str  # as the user said it, or the task's
+    policy: PolicyConfig  # what `load_policy` is given
+    env: EnvConfig  # environment and splits
+    classic: bool = False  # it is a run of stable-baselines3
+    samples: int = 1  # episodes per problem
 
     def load(self, **changes: Any) -> Any:
-        """The policy, ready to play.
-
-        Args:
-            **changes: Fields of `PolicyConfig`; those that are None are left as they are.
-
-        Raises:
-            InvalidValueError: a field that means nothing for this policy.
-            CheckpointError: nothing loadable is there.
-        """
+        """The policy, ready to play; changes of `PolicyConfig` that are None are left as they are."""
         given = {name: value for name, value in changes.items() if value is not None}
         if not self.classic:
             from mathturn_gym.wrappers import load_policy
@@ -60,24 +44,13 @@ class Start:
         return load_classic(self.name, own_code=True)  # `start_of` asked the gate
 
     def config(self, **changes: Any) -> PolicyConfig:
-        """Returns the policy as plain data, to be loaded in another process.
-
-        Args:
-            **changes: See `load`.
-
-        Raises:
-            InvalidValueError: a run of a classic algorithm, which is no `PolicyConfig`.
-        """
+        """Returns the policy as plain data, to be loaded in another process."""
         if self.classic:
             raise InvalidValueError(f"{self.name!r} is a run of a classic algorithm: it plays with --engine local")
         return replace(self.policy, **{name: value for name, value in changes.items() if value is not None})
 
     def sampling(self, **changes: Any) -> dict[str, Any]:
-        """How the policy samples, as an evaluation records it: what is used, not what was left out.
-
-        Args:
-            **changes: See `load`.
-        """
+        """How the policy samples, as an evaluation records it: what is used, not what was left out."""
         from mathturn_gym.wrappers.loading import resolved_config
 
         names = ("temperature", "top_p", "top_k", "min_p", "grammar", "dtype")
@@ -95,22 +68,16 @@ class Start:
 
 
 def policy_settings(policy: PolicyConfig, texts: Sequence[str]) -> dict[str, Any]:
-    """Reads `--policy-set FIELD=VALUE`: fields of `PolicyConfig`, and anything else as an option of the policy's class.
-
-    Args:
-        policy: Whose options are added to.
-        texts: As they were typed.
-
-    Raises:
-        InvalidValueError: a text without "=", or the policy's name or seed, which have options of their own.
-    """
+    """Reads `--policy-set FIELD=VALUE`: fields of `PolicyConfig`, and anything else as an option of the policy's class."""
     from mathturn_gym.baselines.overrides import parse_settings
 
     found = parse_settings(texts, "--policy-set")
+    # These have options of their own: of two values for one field, one would win without a word.
     for name, instead in (("model", "--policy"), ("seed", "--seed"), ("options", "--policy-set OPTION=VALUE")):
         if name in found:
             raise InvalidValueError(f"--policy-set {name}=…: give {instead}")
     fields = {one.name for one in dataclasses.fields(policy)}
+    # What no field is called is a keyword of the policy's class, which refuses what it does not know.
     options = {name: value for name, value in found.items() if name not in fields}
     own = {name: value for name, value in found.items() if name in fields}
     return {**own, "options": {**policy.options, **options}} if options else own
@@ -123,25 +90,11 @@ OwnCode = Annotated[
 
 
 def start_of(
-    policy: str | None,
-    task: str | None,
-    *,
-    max_completion_tokens: int,
-    given: Mapping[str, Any],
-    own_code: bool,
+    policy: str | None, task: str | None, *, max_completion_tokens: int, given: Mapping[str, Any], own_code: bool
 ) -> Start:
     """Policy and environment for what a user named.
 
-    Args:
-        policy: A name of `POLICY_NAMES`, or None.
-        task: A task's name or file, or None.
-        max_completion_tokens: The most tokens of one answer, where neither a run nor a task says.
-        given: What the user said of the environment; code that is named there may run.
-        own_code: The user said that all code that the run's config names may run.
-
-    Raises:
-        InvalidValueError: no such task.
-        CheckpointError: a run whose config cannot be read, or names code.
+    Code that `given` names may run; `own_code` says that all code may run that the run's config names.
     """
     from mathturn_gym.base.import_paths import names_code
     from mathturn_gym.policies import PolicyConfig
@@ -157,6 +110,7 @@ def start_of(
             own = dataclasses.replace(own, **found.sampling)
         return Start(policy or f"task {task}", own, found.env, samples=found.samples)
     name = "builtin" if policy is None else policy
+    # A model's folder has a config.json too; metrics are a run's alone.
     if (Path(name) / "config.json").is_file() and (Path(name) / "metrics.jsonl").is_file():
         from mathturn_gym.baselines.run_folder import read_config
         from mathturn_gym.env.config import code_of
@@ -185,13 +139,7 @@ def check_counts(**counts: int | None) -> None:
 
 
 def problems_of(config: EnvConfig, split: str | None, *, named: bool) -> ProblemSource:
-    """The problems that are played: a file that was named is played whole, everything else has a test split.
-
-    Args:
-        config: Environment and splits.
-        split: What was asked for.
-        named: The user named the problems, not a run or a task.
-    """
+    """The problems that are played: a file that was named is played whole, everything else has a test split."""
     from mathturn_gym.problems.lists import FiniteSource
 
     if split in ("train", "validation", "test"):

@@ -36,7 +36,7 @@ app = typer.Typer(
     "New here? `mathturn demo` trains a small policy and shows what it learned; `mathturn play` lets you take its place.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
+    pretty_exceptions_enable=False,  # users' mistakes are one line; anything else is a bug, whose traceback is wanted
 )
 
 
@@ -74,7 +74,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal has no character for is shown as a question mark
             stream.reconfigure(errors="replace")
-    console = terminal(stderr=True)
+    console = terminal(stderr=True)  # an error must not end up in redirected output
     try:
         try:
             app()

@@ -6,13 +6,12 @@ import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from mathturn_gym.base.terminal import terminal
-from mathturn_gym.base.text import visible
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import TASKS, EnvOptions, grouped, with_env_options
 from mathturn_gym.cli._runs import command_line
 from mathturn_gym.errors import InvalidValueError
@@ -24,22 +23,15 @@ if TYPE_CHECKING:
 
 
 @with_env_options
-@grouped(
-    {
-        "Budget of each run": ("tokens", "total_tokens", "cpu_seconds"),
-        "Report": ("figure", "against", "report"),
-    }
-)
+@grouped({"Budget of each run": ("tokens", "total_tokens", "cpu_seconds"), "Report": ("figure", "against", "report")})
 def compare(
     env: EnvOptions,
     config: Annotated[Path | None, typer.Argument(help="Configuration file (TOML); flags win over it.")] = None,
     algorithms: Annotated[
-        str | None,
-        typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own."),
+        str | None, typer.Option(help="Rows, as grpo,rloo,maskable_ppo; my_module:MyAlgorithm for one of your own.")
     ] = None,
     tasks: Annotated[
-        str | None,
-        typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files."),
+        str | None, typer.Option(help=f"Tasks, as add1,lins,guess8 (there are {TASKS}), or their files.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many (5), or which (3,7,11); 5 by default.")] = None,
     tokens: Annotated[
@@ -69,8 +61,7 @@ def compare(
         str, typer.Option(help="What is ranked and drawn: acc@1, acc@2, ..., or acc@K for all turns of a task.")
     ] = "acc@K",
     against: Annotated[
-        str | None,
-        typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default."),
+        str | None, typer.Option(help="The row that is subtracted from the others, seed by seed; the best by default.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print every table, not only the verdict.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs, and what they may cost.")] = False,
@@ -94,14 +85,19 @@ def compare(
 
     `mathturn compare --report runs/compare --figure acc@1 --against grpo`
     """
+    from mathturn_gym.baselines.overrides import parse_settings
     from mathturn_gym.compare import load_matrix, make_report, open_matrix
+    from mathturn_gym.compare.cells import CellFolder
     from mathturn_gym.compare.runner import read_cells
     from mathturn_gym.errors import raise_unknown_name
 
     console = terminal()
     rows, columns = _names(algorithms), _names(tasks)
     if report is not None:
-        _refuse_with_report(config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)
+        if any((config, seeds, tokens, total_tokens, cpu_seconds, jobs, out, settings, dry_run, env.given)):
+            raise InvalidValueError(
+                "--report runs nothing: only --figure, --against, --algorithms and --tasks go with it"
+            )
         made = make_report(report, figure=figure, algorithms=rows, tasks=columns, against=against)
         _show(console, made, full=full)
         return
@@ -114,8 +110,9 @@ def compare(
         "cpu_seconds": cpu_seconds,
         "jobs": jobs,
         "out": None if out is None else str(out),
-        "settings": {**env.settings(), **(_settings(settings) or {})} or None,
+        "settings": {**env.settings(), **parse_settings(settings or [])} or None,
     }
+    # --out alone, or with other --jobs, goes on with the comparison that the folder holds.
     given = [name for name, value in changes.items() if value is not None and name not in ("out", "jobs")]
     going_on = config is None and not given and out is not None and (out / "matrix.json").exists()
     matrix = None if going_on else load_matrix(config, **changes)
@@ -129,21 +126,15 @@ def compare(
         if against not in (labels := {cell.label for cell in cells}):
             raise_unknown_name("against", against, labels)
     if dry_run:
-        _list(
-            console, matrix.cells() if matrix is not None else read_cells(folder), folder, _jobs(matrix, folder, jobs)
-        )
+        _list(console, matrix.cells() if matrix else read_cells(folder), folder, _jobs(matrix, folder, jobs))
         return
     if matrix is not None:
         open_matrix(matrix, command=shlex.join(["mathturn", *sys.argv[1:]]), against=against)
     if not _run(console, folder, _jobs(matrix, folder, jobs)):
-        done = _count_done(folder)
-        console.print(
-            f"interrupted, with {done} of {len(read_cells(folder))} runs done. Go on:"
-            f" {command_line('compare', '--out', folder)}"
-            f"\nWhat there is so far: {command_line('compare', '--report', folder)}",
-            markup=False,
-            soft_wrap=True,
-        )
+        done = [CellFolder(folder, cell).outcome().done for cell in read_cells(folder)]
+        more = command_line("compare", "--out", folder)
+        say(console, f"interrupted, with {sum(done)} of {len(done)} runs done. Go on: {more}")
+        say(console, f"What there is so far: {command_line('compare', '--report', folder)}")
         raise typer.Exit(130)
     made = make_report(folder, figure=figure, against=against)
     _show(console, made, full=full)
@@ -156,6 +147,7 @@ def _run(console: Console, folder: Path, jobs: int) -> bool:
     from mathturn_gym.compare import run_matrix
     from mathturn_gym.compare.display import CompareDisplay
 
+    # `interrupt_flag` would speak of an iteration of training; the display says which runs are stopped.
     logging.getLogger("mathturn_gym.baselines.session").setLevel(logging.ERROR)
     with CompareDisplay(console) as display, interrupt_flag() as interrupted:
         return run_matrix(folder, jobs=jobs, observer=display, interrupted=interrupted)
@@ -176,25 +168,17 @@ def _show(console: Console, report: Report, *, full: bool) -> None:
     for table in report.tables if full else ():
         console.print(as_rich(table, console.width))
     wrong = [one for one in report.results.outcomes if one.status == "failed" or (full and one.status == "diverged")]
+    # A first look names two: hundreds of runs may have failed for one reason.
     for one in wrong if full else wrong[:2]:
-        log = CellFolder(report.out, one.cell).log
-        console.print(
-            visible(f"{one.status}: {one.cell}: {one.message} (log: {log})"),
-            style="red",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"{one.status}: {one.cell}: {one.message} (log: {CellFolder(report.out, one.cell).log})", "red")
     if not full:
-        console.print("all tables and failures: --full, or the page", style="dim")
-    console.print(f"page: {report.out / 'report.html'}", markup=False, soft_wrap=True)
-    console.print(
-        f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}", markup=False, soft_wrap=True
-    )
+        say(console, "all tables and failures: --full, or the page", "dim")
+    say(console, f"page: {report.out / 'report.html'}")
+    say(console, f"raw numbers: {report.out / 'results.csv'}, {report.out / 'results.json'}")
     runs = (CellFolder(report.out, one.cell).run for one in report.results.outcomes)
     run = next((run for run in runs if any(run.glob("episodes_*.jsonl"))), None)
     if run is not None:
-        words = f"to read a run's dialogues (several runs side by side): {command_line('view', run)}"
-        console.print(words, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"to read a run's dialogues (several runs side by side): {command_line('view', run)}")
 
 
 def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
@@ -203,6 +187,7 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
     from mathturn_gym.compare.display import minutes
     from mathturn_gym.compare.matrix import check_cells
 
+    # Listing what would run must not import the user's code.
     check_cells(cells, own=False)
     left = []
     for cell in cells:
@@ -212,11 +197,11 @@ def _list(console: Console, cells: list[Cell], folder: Path, jobs: int) -> None:
         budget += [] if cell.cpu_seconds is None else [f"{cell.cpu_seconds:g} CPU s"]
         changed = ", ".join(f"{name}={value}" for name, value in cell.settings.items())
         texts = [str(cell), " or ".join(budget), changed, "" if status == "missing" else status]
-        console.print("  ".join(filter(None, texts)), markup=False, soft_wrap=True)
+        say(console, "  ".join(filter(None, texts)))
         if status not in ("finished", "stopped_early", "diverged"):
             left.append(cell)
     seconds = [cell.cpu_seconds for cell in left if cell.cpu_seconds is not None]
-    console.print(f"{len(cells)} runs, {len(left)} of them to be run, {jobs} at a time, in {folder}", markup=False)
+    say(console, f"{len(cells)} runs, {len(left)} of them to be run, {jobs} at a time, in {folder}")
     if len(seconds) == len(left):
         console.print(f"training ends within {minutes(sum(seconds) / jobs)}; starting and evaluating the runs is added")
     elif left:
@@ -230,14 +215,8 @@ def _jobs(matrix: Matrix | None, folder: Path, given: int | None) -> int:
     from mathturn_gym.errors import check_int
 
     wanted = given or (matrix.jobs if matrix is not None else read_object(folder / "matrix.json").get("jobs"))
+    # Each run has one thread: more runs than cores would take turns, and none would end earlier.
     return min(check_int("jobs", wanted, low=1), cores())
-
-
-def _count_done(folder: Path) -> int:
-    from mathturn_gym.compare.cells import CellFolder
-    from mathturn_gym.compare.runner import read_cells
-
-    return sum(CellFolder(folder, cell).outcome().done for cell in read_cells(folder))
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -253,14 +232,3 @@ def _seeds(text: str | None) -> int | list[int] | None:
         return which if "," in text else int(text)
     except ValueError as error:
         raise InvalidValueError(f"--seeds must be how many (5) or which (3,7,11), got {text!r}") from error
-
-
-def _settings(settings: list[str] | None) -> dict[str, Any] | None:
-    from mathturn_gym.baselines.overrides import parse_settings
-
-    return parse_settings(settings) if settings else None
-
-
-def _refuse_with_report(*others: object) -> None:
-    if any(others):
-        raise InvalidValueError("--report runs nothing: only --figure, --against, --algorithms and --tasks go with it")

@@ -80,7 +80,7 @@ def _difference(found: Estimate) -> str:
     """The difference with its interval, bold where the interval excludes 0."""
     if found.low is None or found.high is None:
         return f"{found.value:+.3f}"
-    shown = f"{found.value:+.3f} \\[{found.low:+.3f}, {found.high:+.3f}]"
+    shown = f"{found.value:+.3f} \\[{found.low:+.3f}, {found.high:+.3f}]"  # an open bracket would be markup
     return f"[bold]{shown}[/bold]" if found.low > 0 or found.high < 0 else shown
 
 

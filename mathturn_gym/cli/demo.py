@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import command_line
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mathturn_gym.types import Episode
 
 
-_TEST_EPISODES: Final = 512
-"""The most that are played; fewer where the task says so."""
+_TEST_EPISODES: Final = 512  # the most that are played; fewer where the task says so
 _TEST_SEED: Final = 1_000_000
 _TRANSCRIPTS: Final = 12
 
@@ -54,33 +53,25 @@ def demo(
     settings = {"seed": seed, "evaluation.test_episodes": 0, **env.settings()}  # tested below, before and after
     found = load_task(task)
     config = found.config(None, settings, budget=None if episodes is None else {"episodes": episodes})
-    run_dir = _default_folder(task) if run_dir is None else run_dir
+    run_dir = run_dir or Path("runs") / ("demo" if task == "lins" else f"demo-{Path(task).stem}")
     count = min(_TEST_EPISODES, found.config().evaluation.test_episodes or _TEST_EPISODES)
     console.print(plain_text(f"{config.policy.model}: {found.about}"))
-    console.print(
-        f"It is told whether it was right, and tries again, up to {config.env.value('num_turns')} times.",
-        highlight=False,
-    )
+    say(console, f"It is told whether it was right, and tries again, up to {config.env.value('num_turns')} times.")
+    # The same problems and seeds before and after: only the weights differ.
     before = _played(config, config.policy, count)
     result = run_training(console, config, run_dir, resume=False, overwrite=True)
     if result.interrupted:
-        going_on = command_line("train", "--run-dir", run_dir, "--resume")
-        console.print(f"interrupted; go on with: {going_on}", markup=False, soft_wrap=True)
+        say(console, f"interrupted; go on with: {command_line('train', '--run-dir', run_dir, '--resume')}")
         raise typer.Exit(130)
     after = _played(config, PolicyConfig(str(run_dir)), count)
     write_episodes(run_dir / "episodes_before.jsonl", before)
     write_episodes(run_dir / "episodes_after.jsonl", after)
     _write_transcripts(run_dir / "transcripts.txt", config, before, after)
-    names = [
-        *(f"acc@{k}" for k in range(1, config.env.value("num_turns") + 1)),
-        "corrected",
-        "repeated_answer",
-        "turns",
-        "tokens_per_solved",
-    ]
+    accuracies = [f"acc@{k}" for k in range(1, config.env.value("num_turns") + 1)]
+    names = [*accuracies, "corrected", "repeated_answer", "turns", "tokens_per_solved"]
     reports = {"before": summarize(before), "after": summarize(after)}
     console.print(comparison_table(reports, names, f"{count} episodes of the test split"))
-    console.print(f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}", markup=False, soft_wrap=True)
+    say(console, f"In {run_dir}: {', '.join(sorted(p.name for p in run_dir.iterdir()))}")
     console.print("[bold]Next:[/]")
     for command, why in (
         (command_line("view", run_dir), "for a page with every dialogue and token, before and after"),
@@ -88,12 +79,8 @@ def demo(
         (command_line("eval", "--policy", run_dir, "--out", run_dir / "eval"), "for a full report"),
         (command_line("train", "guess8"), "for a task where feedback carries information"),
     ):
-        console.print(f"  {command}   {why}", markup=False, highlight=False, soft_wrap=True)
-    console.print("  notebooks/03_train_a_policy.ipynb   to look inside", highlight=False)
-
-
-def _default_folder(task: str) -> Path:
-    return Path("runs") / ("demo" if task == "lins" else f"demo-{Path(task).stem}")
+        say(console, f"  {command}   {why}")
+    say(console, "  notebooks/03_train_a_policy.ipynb   to look inside")
 
 
 def _played(config: RunConfig, policy: PolicyConfig, count: int) -> list[Episode]:
@@ -105,6 +92,7 @@ def _played(config: RunConfig, policy: PolicyConfig, count: int) -> list[Episode
     player = load_policy(policy)
     env: Any = config.env.make("test", min(128, count), policy=player, gold_in_info=True)
     try:
+        # As many threads as in training: sums, and so samples, depend on their number.
         with cpu_threads(config.threads):
             return collect(env, player, count, seed=_TEST_SEED)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 
 from mathturn_gym.base.files import locked, storage_errors, tidy, write_json
-from mathturn_gym.base.terminal import terminal
-from mathturn_gym.base.text import visible
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import (
     ENGINE,
     ENGINE_SETTINGS,
@@ -23,14 +22,13 @@ from mathturn_gym.cli._options import (
     ray_settings,
     with_env_options,
 )
-from mathturn_gym.cli._runs import OwnCode, Start, check_counts, command_line, policy_settings, problems_of, start_of
+from mathturn_gym.cli._runs import OwnCode, check_counts, command_line, policy_settings, problems_of, start_of
+from mathturn_gym.cli.report import counting
 from mathturn_gym.errors import CheckpointError, InvalidValueError
 from mathturn_gym.policies.config import POLICY_NAMES
 
 if TYPE_CHECKING:
     from mathturn_gym.env.config import EnvConfig
-    from mathturn_gym.episodes.metrics import Estimate
-    from mathturn_gym.episodes.metrics.report import Report
     from mathturn_gym.neighbors.engines.ray_settings import RaySettings
     from mathturn_gym.policies import PolicyConfig
     from mathturn_gym.problems import ProblemSource
@@ -119,7 +117,7 @@ def evaluate(
     sampling = {"temperature": temperature, "grammar": grammar, "dtype": dtype, **more}
     settings = {  # all that decides an episode, and nothing else
         "policy": start.name,
-        "weights": start.fingerprint(),
+        "weights": start.fingerprint(),  # a folder keeps its name when its weights change
         **start.sampling(**sampling),
         "env": config.to_json(),
         "split": source.split,
@@ -127,8 +125,9 @@ def evaluate(
         "samples": samples,
         "seed": seed,
     }
+    # Before the folder is made: a mistyped engine leaves nothing behind.
     workers = ray_settings(engine, engine_settings)
-    with _Folder(out, settings, resume=resume, overwrite=overwrite) as folder:
+    with _opened(out, settings, resume=resume, overwrite=overwrite):
         problems, options = _different(source, total, samples, seed), {"seed": seed, "group_size": samples}
         if workers is not None:
             policy_config = start.config(device=device, seed=seed, **sampling)
@@ -137,8 +136,10 @@ def evaluate(
             player = start.load(device=device, seed=seed, **sampling)
             playing = _here(config, player, max(1, min(num_envs, total)), problems, total, options)
         with playing as play:
-            done = play_and_keep(play, total, folder.episodes_path, console=console)
-        _report(console, folder, done, settings, config, title=_title(start, config, source), full=full)
+            done = play_and_keep(play, total, out / "episodes.jsonl", console=console)
+        feedback, turns = config.value("feedback"), config.value("num_turns")
+        title = f"{start.name} on {source.name} ({feedback} feedback, {turns} turns)"
+        _report(console, out, done, settings, config, title, full=full)
 
 
 def _different(source: ProblemSource, total: int, samples: int, seed: int) -> ProblemSource:
@@ -148,13 +149,8 @@ def _different(source: ProblemSource, total: int, samples: int, seed: int) -> Pr
     return source if source.size is not None else distinct(source, -(-total // samples), seed, fewer=True)
 
 
-def _title(start: Start, config: EnvConfig, source: ProblemSource) -> str:
-    feedback = config.value("feedback")
-    return f"{start.name} on {source.name} ({feedback} feedback, {config.value('num_turns')} turns)"
-
-
+# Plays the episodes that are not done yet, and hands each on as it ends.
 _Play: TypeAlias = "Callable[[Collection[int], Callable[[Episode], None]], None]"
-"""Plays the episodes that are not done yet, and hands each on as it ends."""
 
 
 @contextmanager
@@ -199,20 +195,11 @@ def _on_ray(
 
 
 def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> list[Episode]:
-    """Plays the episodes of 0..total-1 that `path` does not hold yet, adding each as it ends; returns them all.
-
-    Args:
-        play: Plays them.
-        total: Episodes in all.
-        path: JSON-lines file, which may exist.
-        console: Shows progress.
-    """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+    """Plays the episodes of 0..total-1 that `path` does not hold yet, adding each as it ends; returns them all."""
     from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress, EpisodeWriter(path) as writer:
+    with counting(console) as progress, EpisodeWriter(path) as writer:
+        # The file of a longer evaluation, which was gone on with, holds more than are asked for now.
         done = {episode.index: episode for episode in read_episodes(path) if episode.index < total}
         task = progress.add_task("episodes", total=total, completed=len(done))
 
@@ -223,6 +210,7 @@ def play_and_keep(play: _Play, total: int, path: Path, *, console: Console) -> l
             progress.update(task, advance=1, description=f"solved {solved / len(done):.3f}")
 
         play(list(done), keep)
+    # By number, however they ended: an interrupted evaluation has the report of an uninterrupted one.
     return [done[index] for index in range(total)]
 
 
@@ -240,65 +228,52 @@ def missing_ranges(done: Iterable[int], total: int) -> Iterator[tuple[int, int]]
         start = index + 1
 
 
-class _Folder:
-    """Where an evaluation is written: settings.json, episodes.jsonl, report.json; by one process at a time."""
-
-    def __init__(self, path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-        self.path = path
-        self.episodes_path = path / "episodes.jsonl"
-        settings_path = path / "settings.json"
-        if path.exists() and not path.is_dir():
-            raise InvalidValueError(f"--out must be a folder, got the file {str(path)!r}")
-        with storage_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-        self._held = ExitStack()
-        self._held.enter_context(locked(path / ".lock"))
-        try:
-            self._open(settings_path, settings, resume=resume, overwrite=overwrite)
-        except BaseException:
-            self._held.close()
-            raise
-
-    def __enter__(self) -> _Folder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def _open(self, settings_path: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-        path = self.path
-        tidy(path)
-        if self.episodes_path.exists() and overwrite:
-            self.episodes_path.unlink()
-            for name in ("report.json", "report.html"):
-                (path / name).unlink(missing_ok=True)
-        elif self.episodes_path.exists() and not resume:
+@contextmanager
+def _opened(out: Path, settings: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Holds an evaluation's folder, for one process at a time, with the settings that its episodes are played with."""
+    if out.exists() and not out.is_dir():
+        raise InvalidValueError(f"--out must be a folder, got the file {str(out)!r}")
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    # Two evaluations at once would each write every episode.
+    with locked(out / ".lock"):
+        tidy(out)
+        episodes = out / "episodes.jsonl"
+        # Not all of the folder: what else is in it is the user's.
+        if episodes.exists() and overwrite:
+            for name in ("episodes.jsonl", "report.json", "report.html"):
+                (out / name).unlink(missing_ok=True)
+        elif episodes.exists() and not resume:
             raise InvalidValueError(
-                f"out {str(path)!r} holds an evaluation already: --resume goes on with it, --overwrite deletes it,"
+                f"out {str(out)!r} holds an evaluation already: --resume goes on with it, --overwrite deletes it,"
                 " --out chooses another folder"
             )
-        elif self.episodes_path.exists():
-            self._check_same(settings_path, settings)
-        write_json(settings_path, settings)
+        elif episodes.exists():
+            _check_same(out / "settings.json", settings)
+        write_json(out / "settings.json", settings)
+        yield
 
-    def _check_same(self, path: Path, settings: dict[str, Any]) -> None:
-        from mathturn_gym.baselines.run_folder import flat, read_object
 
-        try:
-            before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; --overwrite starts over") from error
-        changed = [name for name in (*now, *before) if name != "episodes" and before.get(name) != now.get(name)]
-        if changed:
-            raise InvalidValueError(
-                f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {now.get(changed[0])!r};"
-                " an evaluation goes on with the settings it began with (--overwrite starts over)"
-            )
+def _check_same(path: Path, settings: dict[str, Any]) -> None:
+    """Refuses to mix episodes of different settings in one report; more episodes may be asked for."""
+    from mathturn_gym.baselines.run_folder import flat, read_object
+
+    try:
+        # Through JSON, so that a tuple of now equals the list that was read.
+        before, now = flat(read_object(path)), flat(json.loads(json.dumps(settings)))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; --overwrite starts over") from error
+    changed = [name for name in (*now, *before) if name != "episodes" and before.get(name) != now.get(name)]
+    if changed:
+        raise InvalidValueError(
+            f"--resume: {changed[0]} was {before.get(changed[0])!r} and is now {now.get(changed[0])!r};"
+            " an evaluation goes on with the settings it began with (--overwrite starts over)"
+        )
 
 
 def _report(
     console: Console,
-    folder: _Folder,
+    out: Path,
     episodes: Sequence[Episode],
     settings: dict[str, Any],
     config: EnvConfig,
@@ -306,44 +281,38 @@ def _report(
     *,
     full: bool,
 ) -> None:
+    """Writes report.json and report.html, and prints what they say in short."""
     from mathturn_gym.cli._advice import advice
     from mathturn_gym.cli.report import plain_text, report_summary, report_tables
     from mathturn_gym.episodes.metrics import read_leniently, summarize
     from mathturn_gym.show.view import write_report
 
     report = summarize(episodes)
+    # A user's own verifier may read anything: only the built-in one can be asked to read again.
     again = read_leniently(episodes) if looks_for_marks(config) else None
-    lenient = {} if again is None else _accuracies(summarize(again, by=()))
+    figures = {} if again is None else summarize(again, by=()).figures
+    lenient = {name: figure for name, figure in figures.items() if name.startswith("acc@")}
     warnings = advice(episodes, again, config)
-    write_json(
-        folder.path / "report.json",
-        {
-            "settings": settings,
-            **report.to_dict(),
-            "lenient": {name: figure.to_dict() for name, figure in lenient.items()},
-            "warnings": warnings,
-        },
-    )
+    read_again = {"lenient": {name: figure.to_dict() for name, figure in lenient.items()}, "warnings": warnings}
+    write_json(out / "report.json", {"settings": settings, **report.to_dict(), **read_again})
     unmarked = [
         f"{name} with unmarked answers too: {figure}" for name, figure in lenient.items() if figure != report[name]
     ]
     notes = [*warnings, *unmarked]
-    page = write_report(folder.path / "report.html", episodes, title=title, settings=settings, notes=notes)
+    page = write_report(out / "report.html", episodes, title=title, settings=settings, notes=notes)
     console.print(report_summary(report, title))
     if full:
         console.print(report_tables(report, title))
     for line in unmarked if full else unmarked[-1:]:
-        console.print(line, markup=False, highlight=False)
+        say(console, line)
     for warning in warnings:
         console.print(plain_text(f"warning: {warning}", "yellow"))
-    for words in (
-        *(() if full else ("every metric: --full, or the page",)),
-        f"page: {page}",
-        f"metrics: {folder.path / 'report.json'}",
-        f"episodes: {folder.episodes_path}",
-        f"to read them: {command_line('view', folder.path)}",
-    ):
-        console.print(visible(words), markup=False, highlight=False, soft_wrap=True)
+    if not full:
+        say(console, "every metric: --full, or the page")
+    say(console, f"page: {page}")
+    say(console, f"metrics: {out / 'report.json'}")
+    say(console, f"episodes: {out / 'episodes.jsonl'}")
+    say(console, f"to read them: {command_line('view', out)}")
 
 
 def looks_for_marks(config: EnvConfig) -> bool:
@@ -354,7 +323,3 @@ def looks_for_marks(config: EnvConfig) -> bool:
     if isinstance(verifier, Verifier):
         return verifier.extract != "lenient"
     return verifier in (None, "boxed", "marked")
-
-
-def _accuracies(report: Report) -> dict[str, Estimate]:
-    return {name: figure for name, figure in report.figures.items() if name.startswith("acc@")}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 
 models_app = typer.Typer(
     name="models", help="Language models: list them, fetch one by its name, convert a GGUF file.", no_args_is_help=True
@@ -27,7 +27,7 @@ def list_models() -> None:
         table.add_row(name, model.about, model.license, sizes, "yes" if here else f"mathturn models get {name}")
     console = terminal()
     console.print(table)
-    console.print(f"in {models_folder()} (MATHTURN_MODELS=FOLDER keeps them elsewhere)", markup=False, soft_wrap=True)
+    say(console, f"in {models_folder()} (MATHTURN_MODELS=FOLDER keeps them elsewhere)")
 
 
 @models_app.command()
@@ -41,8 +41,7 @@ def get(
     """Fetch a model by its name, and convert it; then `--policy NAME` works everywhere."""
     from mathturn_gym.policies.named_models import get_model
 
-    folder = get_model(name, source=file, again=again)
-    terminal().print(f"{name}: {folder}", markup=False, soft_wrap=True)
+    say(terminal(), f"{name}: {get_model(name, source=file, again=again)}")
 
 
 @models_app.command()
@@ -54,4 +53,4 @@ def convert(
     """Turn a GGUF file into an ordinary Hugging Face folder (float32), which `--policy FOLDER` takes."""
     from mathturn_gym.policies.named_models import convert_gguf
 
-    terminal().print(str(convert_gguf(file, folder, overwrite=overwrite)), markup=False, soft_wrap=True)
+    say(terminal(), str(convert_gguf(file, folder, overwrite=overwrite)))

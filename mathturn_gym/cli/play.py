@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.base.text import visible
 from mathturn_gym.cli._options import EnvOptions, with_env_options
 from mathturn_gym.cli._runs import OwnCode, check_counts, problems_of, start_of
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from mathturn_gym.env import EpisodeState, MathMultiTurnEnv
 
 _ASKS: Final = "your answer: "
-_COMMANDS: Final = (
-    (":ids", "the token ids so far, part by part"),
-    (":quit", "leave"),
-    (":help", "this"),
-)
+_COMMANDS: Final = ((":ids", "the token ids so far, part by part"), (":quit", "leave"), (":help", "this"))
 
 
 class Person:
@@ -45,11 +41,7 @@ class Person:
         self._prompt = _prompt()
 
     def __call__(self, context: str) -> str:
-        """The next answer.
-
-        Raises:
-            EOFError: the person leaves.
-        """
+        """The next answer; `EOFError` where the person leaves."""
         while True:
             line = input(self._prompt).strip()
             if line.startswith("::"):
@@ -63,15 +55,12 @@ class Person:
             raise EOFError
         if command == ":ids":
             for line in ids_lines(self._env.get_state(), self._texts):
-                self._say(line)
+                say(self._console, line)
             return
         if command != ":help":
-            self._say(f"there is no command {visible(command)}")
+            say(self._console, f"there is no command {command}")
         for name, words in _COMMANDS:
-            self._say(f"  {name:6} {words}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(self._console, f"  {name:6} {words}")
 
 
 def _prompt() -> str:
@@ -83,24 +72,18 @@ def _prompt() -> str:
         import readline  # noqa: F401 - `input` uses it once it is loaded
     except ImportError:  # Windows has none; its console has arrows of its own
         return _ASKS
+    # \x01 and \x02 enclose what takes no room: without them, readline would wrap lines too early.
     return f"\x01\x1b[1m\x02{_ASKS}\x01\x1b[0m\x02" if sys.stdout.isatty() and sys.stdin.isatty() else _ASKS
 
 
 def _boxed(line: str) -> str:
+    # What brings its own mark is judged as a model's answer would be.
     plain = not line or "\\" in line or "####" in line or "answer" in line.lower()
     return line if plain else f"\\boxed{{{line}}}"
 
 
 def ids_lines(state: EpisodeState, texts: TokenTexts) -> Iterator[str]:
-    """An episode's token ids part by part, each with what it says.
-
-    Args:
-        state: The episode as it stands.
-        texts: What the ids say.
-
-    Yields:
-        A line per part: its name, its length, its ids.
-    """
+    """An episode's token ids part by part, each with what it says."""
     starts = [turn.start for turn in state.turns]
     parts = [("prompt", 0, [*starts, len(state.ids)][0])]
     for number, turn in enumerate(state.turns, 1):
@@ -119,15 +102,7 @@ def _id_text(token: int, texts: TokenTexts) -> str:
 
 
 def play_episodes(env: Any, policy: Any, episodes: int, *, seed: int, console: Console) -> None:
-    """Plays episodes one after the other, and says at each one's end what the answer was.
-
-    Args:
-        env: With render mode "human".
-        policy: Any; a `Person` behind a script leaves by `EOFError`.
-        episodes: How many.
-        seed: Decides the problems.
-        console: Where the rest is said.
-    """
+    """Plays episodes one after the other, and says at each one's end what the answer was."""
     import numpy as np
 
     from mathturn_gym.seeding import derive_seed
@@ -147,13 +122,12 @@ def play_episodes(env: Any, policy: Any, episodes: int, *, seed: int, console: C
                 context, _, terminated, truncated, info = env.step(completion.ids)
             played += 1
             right += bool(info["verdict"] and info["verdict"].correct)
-            answers = visible(" or ".join(env.unwrapped.problem.gold))
-            console.print(f"answer: {answers}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"answer: {' or '.join(env.unwrapped.problem.gold)}")
+    # Leaving is no error: what was played to its end is counted.
     except (EOFError, KeyboardInterrupt):
         console.print("\nbye")
     left = "" if played == episodes else f" ({episodes - played} not played to the end)"
-    counted = f"last answer right in {right} of {played} episode{'' if played == 1 else 's'}{left}"
-    console.print(counted, highlight=False, soft_wrap=True)
+    say(console, f"last answer right in {right} of {played} episode{'' if played == 1 else 's'}{left}")
 
 
 # ---- the command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import PROBLEMS_HELP, AnswerColumn, QuestionColumn, SkipBadRows, load_source
 from mathturn_gym.errors import InvalidValueError
 
@@ -41,11 +40,11 @@ def list_families() -> None:
         table.add_row(name, _plain(spec.about))
     console = terminal()
     console.print(table)
-    console.print(
+    say(
+        console,
         "Every name takes a split (:train, :validation, :test, :all); a family also a level and a form:"
         f" quadratic@{LEVELS[1]}:test:latex (levels {LEVELS[0]} to {LEVELS[-1]}); 'families' is all of them;"
         " '3*linear@1+primes' mixes.",
-        markup=False,
     )
 
 
@@ -62,14 +61,14 @@ def show(
     """The first problems of a source, and how many different ones it has."""
     from mathturn_gym.problems import count_distinct
 
-    source = load_source(problems, None, question_column, answer_column, skip_bad_rows=skip_bad_rows)
+    source = load_source(problems, question_column, answer_column, skip_bad_rows=skip_bad_rows)
     table = Table("id", "prompt", *(["gold"] if gold else []))
     for problem in _first(source, count, seed):
         cells = (problem.id, problem.prompt, " | ".join(problem.gold))
         table.add_row(*(_plain(cell) for cell in cells[: 3 if gold else 2]))
     console = terminal()
     console.print(table)
-    console.print(f"different problems: {count_distinct(source)}", markup=False, highlight=False)
+    say(console, f"different problems: {count_distinct(source)}")
 
 
 @problems_app.command()
@@ -91,7 +90,8 @@ def count(
     from mathturn_gym.problems import count_distinct
     from mathturn_gym.problems.base import SPLITS
 
-    source = load_source(problems, None, question_column, answer_column, skip_bad_rows=skip_bad_rows)
+    source = load_source(problems, question_column, answer_column, skip_bad_rows=skip_bad_rows)
+    # A source without a split has three; the user may have named one of them.
     if source.split is None:
         counts = {split: count_distinct(source.part(split), draws) for split in SPLITS}
     else:
@@ -123,13 +123,17 @@ def check(
     from mathturn_gym.problems import check_gold
     from mathturn_gym.verifier import Verifier
 
-    source = _load(problems, question_column, answer_column)
+    try:
+        source = load_source(problems, question_column, answer_column, skip_bad_rows=True)
+    except InvalidValueError:  # not a file: nothing to skip
+        source = load_source(problems, question_column, answer_column)
     checked = list(_first(source, items if source.size is None else source.size, seed))
     with Verifier() as verifier:
         failures = check_gold(checked, verifier)
     result = {
         "problems": problems,
         "checked": len(checked),
+        # Only files have rows that can be left out.
         "skipped": [str(bad) for bad in getattr(source, "skipped", [])],
         "contradictory": _contradictory(checked),
         "not_self_verified": [_described(source, failure) for failure in failures if not failure.as_text],
@@ -145,24 +149,16 @@ def check(
         raise typer.Exit(1)
 
 
-def _load(problems: str, question_column: str | None, answer_column: str | None) -> ProblemSource:
-    """The source; broken rows of a file are listed, not raised."""
-    try:
-        return load_source(problems, None, question_column, answer_column, skip_bad_rows=True)
-    except InvalidValueError:  # not a file: nothing to skip
-        return load_source(problems, None, question_column, answer_column)
-
-
 def _first(source: ProblemSource, count: int, seed: int) -> Iterator[Problem]:
     """The first problems, each of a list once."""
-    count = count if source.size is None else min(count, source.size)
-    yield from islice((source.get(seed, index) for index in range(count)), count)
+    return (source.get(seed, index) for index in range(count if source.size is None else min(count, source.size)))
 
 
 def _contradictory(problems: Sequence[Problem]) -> list[str]:
     """Prompts that come with different accepted answers, unless these are what the family hides."""
     golds: dict[str, set[tuple[str, ...] | str]] = {}
     for problem in problems:
+        # In a guessing game the answer is what the prompt hides: equal prompts have many.
         if not problem.hints:
             golds.setdefault(problem.prompt, set()).add(problem.gold)
     return [f"{prompt[:80]!r} has {len(found)} different answers" for prompt, found in golds.items() if len(found) > 1]
@@ -184,23 +180,18 @@ def _described(source: ProblemSource, failure: GoldFailure) -> dict[str, str]:
 
 def _print(console: Console, result: dict[str, Any]) -> None:
     bad = len(result["not_self_verified"])
-    console.print(
+    say(
+        console,
         f"{result['problems']}: {result['checked']} problems checked, {len(result['skipped'])} rows left out, {bad} gold"
         f" answers that are not right when judged against themselves, {len(result['only_as_text'])} known only as text,"
         f" {len(result['contradictory'])} prompts with different answers",
-        markup=False,
-        soft_wrap=True,
     )
     for title, key in (("left out", "skipped"), ("contradictory", "contradictory")):
         for row in result[key]:
-            console.print(f"  {title}: {row}", markup=False, soft_wrap=True)
+            say(console, f"  {title}: {row}")
     for title, key in (("not right", "not_self_verified"), ("only as text", "only_as_text")):
         for row in result[key]:
-            console.print(
-                f"  {title}: {row['where']}  {row['gold']!r}  {row['status']}: {row['reason']}",
-                markup=False,
-                soft_wrap=True,
-            )
+            say(console, f"  {title}: {row['where']}  {row['gold']!r}  {row['status']}: {row['reason']}")
 
 
 def _plain(text: str) -> str:

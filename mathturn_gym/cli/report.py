@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING, Final
 from mathturn_gym.base.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
     from rich.table import Table
 
     from mathturn_gym.episodes.metrics import Estimate
     from mathturn_gym.episodes.metrics.report import Report
 
 
-_MOST_PARTS: Final = 40
+_MOST_PARTS: Final = 40  # rows of a table by a metadata key; a key may have thousands of values
 
 
 def plain_text(text: str, style: str = "") -> RenderableType:
-    """A text that somebody else wrote: no markup is read in it, and nothing in it moves the cursor.
-
-    Args:
-        text: The text.
-        style: Of all of it.
-    """
+    """A text that somebody else wrote: no markup is read in it, and nothing in it moves the cursor."""
     from rich.text import Text
 
     return Text(visible(text), style=style)
 
 
-def report_summary(report: Report, title: str = "Evaluation") -> RenderableType:
-    """A report at a glance: what was found in a sentence, then the numbers to see first and what went wrong.
+def counting(console: Console) -> Progress:
+    """Returns a bar that counts what is done, with the time that is left."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    Args:
-        report: From `metrics.summarize`.
-        title: Above it.
-    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console)
+
+
+def report_summary(report: Report, title: str = "Evaluation") -> RenderableType:
+    """A report at a glance: what was found in a sentence, then the numbers to see first and what went wrong."""
     from rich.console import Group
     from rich.table import Table
 
@@ -52,12 +51,7 @@ def report_summary(report: Report, title: str = "Evaluation") -> RenderableType:
 
 
 def report_tables(report: Report, title: str = "Evaluation") -> RenderableType:
-    """A report: every metric with its interval by the question that it answers, then a table per metadata key.
-
-    Args:
-        report: From `metrics.summarize`.
-        title: Above the tables.
-    """
+    """A report: every metric with its interval by the question that it answers, then a table per metadata key."""
     from rich.console import Group
 
     parts: list[RenderableType] = [plain_text(title, "bold"), _figures(report)]
@@ -71,7 +65,7 @@ def _figures(report: Report) -> Table:
     table, repeats = _table("metric", "value", f"{report.confidence:.0%} interval"), repeats_of(report)
     for question, names in report.by_question().items():
         if table.row_count:
-            table.add_row()
+            table.add_row()  # an empty row between questions
         table.add_row(plain_text(question, "cyan"))
         for name in (name for name in names if name not in repeats):
             table.add_row(f"  {name}", _value(report[name]), _interval(report[name]))
@@ -84,6 +78,7 @@ def _parts_table(key: str, parts: Mapping[str, Report]) -> Table:
     names = list(dict.fromkeys(("acc@1", f"acc@{turns}")))
     table = _table(key, "episodes", *names)
     for value, part in list(parts.items())[:_MOST_PARTS]:
+        # A part whose episodes had fewer turns gives the accuracy of its last.
         own = (part.figures.get(name) or part.figures.get(f"acc@{part.turns}") for name in names)
         table.add_row(
             plain_text(value), f"{part.episodes:,}", *("-" if one is None else plain_text(str(one)) for one in own)
@@ -125,13 +120,7 @@ def _caption(report: Report) -> str:
 
 
 def comparison_table(reports: Mapping[str, Report], names: Sequence[str], title: str) -> RenderableType:
-    """Several reports side by side: one row per figure, one column per report.
-
-    Args:
-        reports: By the heading of their column.
-        names: The figures to show, in order.
-        title: Above the table.
-    """
+    """Several reports side by side: one row per figure, one column per report."""
     from rich.console import Group
 
     table = _table("figure", *reports)

@@ -97,6 +97,7 @@ def _keys(file: Path | None, variable: str | None, *, no_key: bool) -> list[str]
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidValueError(f"api_key_file cannot be read: {error}") from error
         found = [line.strip() for line in lines if line.strip()]
+        # A mistake: a key that is made instead would be one that no client has.
         if not found:
             raise InvalidValueError(f"api_key_file {file} holds no key: write one per line")
         keys += found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import (
     ENGINE,
     ENGINE_SETTINGS,
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 )
 def train(
     env: EnvOptions,
-    task: Annotated[
-        str,
-        typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own."),
-    ] = "lins",
+    task: Annotated[str, typer.Argument(help=f"{TASKS}, or the TOML file of a task of your own.")] = "lins",
     algorithm: Annotated[
         str | None,
         typer.Option(help="A name (`mathturn info` lists them), or my_module:MyAlgorithm; the task's by default."),
@@ -84,75 +81,63 @@ def train(
     """
     from mathturn_gym.baselines.overrides import parse_settings
     from mathturn_gym.baselines.run_folder import code_named_in, read_config, read_metrics
+    from mathturn_gym.baselines.settings import Budget
+    from mathturn_gym.baselines.tasks import load_task
 
-    console = terminal(quiet=is_silent_rank(engine))
-    limits = {"tokens": tokens, "total_tokens": total_tokens, "episodes": episodes, "cpu_seconds": cpu_seconds}
+    console = terminal(quiet=is_silent_rank(engine))  # of several ranks, the first one prints
+    limits: dict[str, Any] = {
+        "tokens": tokens,
+        "total_tokens": total_tokens,
+        "episodes": episodes,
+        "cpu_seconds": cpu_seconds,
+    }
     budget = {name: value for name, value in limits.items() if value is not None}
     named = {"seed": seed, "keep": keep}
     given = {name: value for name, value in named.items() if value is not None}
     changes = {**given, **env.settings(), **parse_settings(settings or [])}
+    # Two algorithms on one task must not share a folder by default.
     folder = run_dir or _folder(task, algorithm)
     if resume:
-        _refuse_changes({**changes, **({} if algorithm is None else {"algorithm": algorithm})})
-        config = _with_budget(read_config(folder, own_code=own_code, resume=True), budget)
+        if refused := [*changes, *(["algorithm"] if algorithm else [])]:
+            raise InvalidValueError(
+                f"--resume goes on with the run's own config: leave out {', '.join(refused)}, or begin another run"
+                " (a larger budget can be given: --episodes, --tokens, --total-tokens, --cpu-seconds)"
+            )
+        config = read_config(folder, own_code=own_code, resume=True)
+        # All limits are replaced: an old one that is used up would end the run at once.
+        config = dataclasses.replace(config, budget=Budget(**budget)) if budget else config
     else:
-        config = _config(task, algorithm, changes, budget)
+        config = load_task(task).config(algorithm, changes, budget=budget or None)
     chosen = training_engine(engine, engine_settings)
+    # To notice that a resumed run had nothing left to do.
     lines = len(read_metrics(folder)) if resume and (folder / "metrics.jsonl").exists() else -1
     result = run_training(console, config, folder, chosen, resume=resume, overwrite=overwrite)
+    # The commands that are suggested meet the gate for code again.
     own = ["--own-code"] if code_named_in(folder, resume=True) else []
     if result.interrupted:
         going_on = command_line("train", "--run-dir", folder, "--resume", *own)
-        console.print(
-            f"interrupted after {result.episodes} episodes; go on with: {going_on}", markup=False, soft_wrap=True
-        )
+        say(console, f"interrupted after {result.episodes} episodes; go on with: {going_on}")
         raise typer.Exit(130)
     if result.status != "finished":
         console.print(plain_text(f"{result.status}: {result.message}", "yellow"))
     if len(result.history) == lines:
         more = command_line("train", "--run-dir", folder, "--resume", "--episodes", 2 * result.episodes, *own)
-        console.print(
+        say(
+            console,
             f"nothing new: this run had used its budget up ({result.episodes:,} episodes, {result.tokens:,} tokens; an"
             f" iteration takes {config.optimization.batch_episodes:,} episodes); to train on: {more}",
-            markup=False,
-            soft_wrap=True,
         )
     if result.test is not None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in result.test.items() if name.startswith("acc@"))
         played = f"{result.test['episodes']:,} episodes of {result.test['problems']:,} different problems"
-        console.print(f"test split, {played}: {figures}", highlight=False)
-    console.print(f"run folder: {folder}", markup=False, soft_wrap=True)
-    following = command_line("eval", "--policy", folder, "--out", folder / "eval", *own)
-    console.print(f"next: {following}", markup=False, soft_wrap=True)
+        say(console, f"test split, {played}: {figures}")
+    say(console, f"run folder: {folder}")
+    say(console, f"next: {command_line('eval', '--policy', folder, '--out', folder / 'eval', *own)}")
 
 
 def _folder(task: str, algorithm: str | None) -> Path:
     name = Path(task).stem if task.endswith(".toml") else task
     return Path("runs") / (name if algorithm is None else f"{name}-{algorithm.replace(':', '-')}")
-
-
-def _config(task: str, algorithm: str | None, changes: dict[str, Any], budget: dict[str, Any]) -> RunConfig:
-    from mathturn_gym.baselines.tasks import load_task
-
-    return load_task(task).config(algorithm, changes, budget=budget or None)
-
-
-def _refuse_changes(changes: dict[str, Any]) -> None:
-    """Raises `InvalidValueError` for settings that cannot be changed when a run is resumed."""
-    if changes:
-        raise InvalidValueError(
-            f"--resume goes on with the run's own config: leave out {', '.join(changes)}, or begin another run"
-            " (a larger budget can be given: --episodes, --tokens, --total-tokens, --cpu-seconds)"
-        )
-
-
-def _with_budget(config: RunConfig, limits: dict[str, Any]) -> RunConfig:
-    """A run's config with the limits that were given in place of its own."""
-    if not limits:
-        return config
-    from mathturn_gym.baselines.settings import Budget
-
-    return dataclasses.replace(config, budget=Budget(**limits))
 
 
 def run_training(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from mathturn_gym.base.files import parse_json, read_text, storage_errors, write_atomically
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.cli._options import grouped
 from mathturn_gym.cli._rescore import Answer, changes_table, compared_with, is_log, judged, read_answers, verdicts_of
+from mathturn_gym.cli.report import counting
 from mathturn_gym.errors import InvalidValueError, ProblemFileError
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from mathturn_gym.verifier.judge import JudgedVerifier
 
 
-_CHUNK = 256
+_CHUNK = 256  # rows of one call: enough to keep the workers busy, few enough to show progress
+_AUDIT_PAGES: Final = (".json", ".html", ".md")
 
 
 @grouped(
@@ -167,11 +167,7 @@ def verify(
 
 
 def _with_judge(verifier: Verifier, judge: str | None, budget: int, **options: Any) -> Verifier | JudgedVerifier:
-    """The verifier, with the judge that the command line names.
-
-    Raises:
-        InvalidValueError: options of a judge without a judge, or of a server without one.
-    """
+    """The verifier, with the judge that the command line names."""
     given = [f"--judge-{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if judge is None:
         if given:
@@ -184,6 +180,7 @@ def _with_judge(verifier: Verifier, judge: str | None, budget: int, **options: A
         if options["model"] is None:
             raise InvalidValueError("--judge with a URL needs --judge-model, the model's name on that server")
         asked = ServerJudge(judge, options["model"], api_key_env=options["key_env"])
+    # A function knows its own model and key: options that nothing reads are refused.
     elif options["model"] is not None or options["key_env"] is not None:
         raise InvalidValueError("--judge-model and --judge-key-env are for a --judge that is a server's URL")
     against = None if options["against"] is None else _Against(options["against"], verifier)
@@ -209,8 +206,7 @@ def _tell_share(verifier: Verifier | JudgedVerifier) -> None:
     from mathturn_gym.verifier.judge import JudgedVerifier
 
     if isinstance(verifier, JudgedVerifier):
-        told = f"judge {verifier.judge_name} {verifier.counts}"
-        terminal(stderr=True, soft_wrap=True).print(told, markup=False, highlight=False)
+        say(terminal(stderr=True), f"judge {verifier.judge_name} {verifier.counts}")
 
 
 def _record(verdict: Verdict) -> dict[str, Any]:
@@ -240,12 +236,9 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
 
 
 def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
-    """The rows of a file, each with `response`, `gold` and `kind`.
-
-    Raises:
-        ProblemFileError: file, line and field of what is wrong.
-    """
+    """The rows of a file, each with `response`, `gold` and `kind`."""
     try:
+        # Not `splitlines`: a response may hold U+2028, which ends no line of JSON.
         lines = read_text(file).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ProblemFileError(f"{file} cannot be read: {error}") from error
@@ -269,27 +262,24 @@ def _rows(file: Path, kind: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
-    )
-
-
 def _judge_file(judge: Verifier | JudgedVerifier, file: Path, out: Path | None, kind: str) -> None:
     """Verdicts of a file's rows, in their order, to `out` or to standard output as they come."""
     rows = _rows(file, kind)
     console = terminal(stderr=True)
     counts: dict[str, int] = {}
+    # Opened before anything is judged: a folder that is not there must not cost hours of work.
     with storage_errors(out or file):
         stream = out.open("w", encoding="utf-8") if out is not None else None
     try:
-        with _progress(console) as progress:
+        with counting(console) as progress:
             task = progress.add_task("verify", total=len(rows))
             for start in range(0, len(rows), _CHUNK):
                 chunk = rows[start : start + _CHUNK]
-                for row, verdict in zip(chunk, _judge_chunk(judge, chunk), strict=True):
+                answers = [_answer(start + at, row) for at, row in enumerate(chunk, 1)]
+                for row, verdict in zip(chunk, verdicts_of(judge, answers), strict=True):
                     record = {key: row[key] for key in ("id",) if key in row} | _record(verdict)
                     line = json.dumps(record)
+                    # Line by line, so that a reader of standard output sees verdicts as they come.
                     typer.echo(line) if stream is None else stream.write(line + "\n")
                     counts[verdict.status.value] = counts.get(verdict.status.value, 0) + 1
                 progress.advance(task, len(chunk))
@@ -314,27 +304,18 @@ def _rescore(
     before, after = before_of(answers), judged(judge, answers)
     changed = [i for i, (one, other) in enumerate(zip(before, after, strict=True)) if one["status"] != other["status"]]
     if out is not None:
-        rows = (
-            {
-                "id": one.id,
-                "gold": list(one.gold),
-                "before": old,
-                "after": new,
-                "changed": old["status"] != new["status"],
-            }
-            for one, old, new in zip(answers, before, after, strict=True)
-        )
+        rows = []
+        for one, old, new in zip(answers, before, after, strict=True):
+            differs = old["status"] != new["status"]
+            rows.append({"id": one.id, "gold": list(one.gold), "before": old, "after": new, "changed": differs})
         write_atomically(out, "".join(json.dumps(row) + "\n" for row in rows))
     console = terminal(soft_wrap=True)
     console.print(changes_table(before, after, (name, f"{plain.extract}, {plain.form}")))
     console.print(f"{len(changed)} of {len(answers)} verdicts changed", highlight=False)
     for index in changed[:show_changed]:
         one, old, new = answers[index], before[index], after[index]
-        console.print(
-            f"{one.id}: {_told(old)} -> {_told(new)}; gold {' or '.join(one.gold)!r:.80}; …{one.response[-120:]!r}",
-            markup=False,
-            highlight=False,
-        )
+        gold = " or ".join(one.gold)
+        say(console, f"{one.id}: {_told(old)} -> {_told(new)}; gold {gold!r:.80}; …{one.response[-120:]!r}")
     for reason in left_out[:3]:
         terminal(stderr=True).print(f"left out: {reason}", markup=False)
     if len(left_out) > 3:
@@ -355,22 +336,8 @@ def _answer(number: int, row: dict[str, Any]) -> Answer:
         said = None if not isinstance(correct, bool) else "right" if correct else "wrong"
     golds = (gold,) if isinstance(gold, str) else tuple(gold)
     recorded = None if said is None else {"status": said, "answer": row.get("answer")}
-    return Answer(str(row.get("id", f"line {number}")), row["response"], golds, row["kind"], recorded, _prompt(row))
-
-
-def _prompt(row: dict[str, Any]) -> str:
-    """The problem's text in a row, "" where it has none."""
-    prompt = row.get("prompt", "")
-    return prompt if isinstance(prompt, str) else ""
-
-
-def _judge_chunk(judge: Verifier | JudgedVerifier, rows: list[dict[str, Any]]) -> list[Verdict]:
-    golds = [(row["gold"],) if isinstance(row["gold"], str) else tuple(row["gold"]) for row in rows]
-    answers = [
-        Answer("", row["response"], gold, row["kind"], prompt=_prompt(row))
-        for row, gold in zip(rows, golds, strict=True)
-    ]
-    return verdicts_of(judge, answers)
+    prompt = row["prompt"] if isinstance(row.get("prompt"), str) else ""
+    return Answer(str(row.get("id", f"line {number}")), row["response"], golds, row["kind"], recorded, prompt)
 
 
 def _audit(
@@ -388,16 +355,18 @@ def _audit(
 
     if form not in ("evaluated", "equivalent"):
         raise_unknown_name("form", form, ["evaluated", "equivalent"])
+    # Before the first verifier has run for minutes, not after it.
     for name in verifiers:
         check_verifier_name(name)
     if out is not None and out.suffix not in _AUDIT_PAGES:
         raise InvalidValueError(f"--out of an audit must end in {', '.join(_AUDIT_PAGES)}, got {str(out)!r}")
     cases = _audit_cases(suite, files, alone)
     if limit is not None and limit < len(cases):
+        # Spread over the whole file, whose parts hold different kinds of answers.
         step = len(cases) / check_int("limit", limit, low=1)
         cases = [cases[int(index * step)] for index in range(limit)]
     reports: list[AuditReport] = []
-    with _progress(terminal(stderr=True)) as progress:
+    with counting(terminal(stderr=True)) as progress:
         for name in verifiers or installed_verifiers():
             task = progress.add_task(name, total=len(cases))
             reports.append(run_audit(name, cases, form=form, progress=functools.partial(progress.advance, task)))
@@ -416,7 +385,7 @@ def _audit(
     if out is not None:
         with storage_errors(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, _AUDIT_PAGES[out.suffix](reports))
+        write_atomically(out, _audit_page(reports, out.suffix))
 
 
 def _audit_cases(suite: str, files: Sequence[Path], alone: Path | None) -> list[Case]:
@@ -425,33 +394,21 @@ def _audit_cases(suite: str, files: Sequence[Path], alone: Path | None) -> list[
 
     cases = [] if alone is not None else load_cases(suite=suite)
     if suite == "suite":
+        # One column for the suite; of `classes`, each class has its own.
         cases = [replace(case, group=suite) for case in cases]
     for file in [alone, *files] if alone is not None else files:
         cases += [replace(case, group=case.group.partition(":")[0] or file.stem) for case in load_cases(file)]
     return cases
 
 
-def _audit_json(reports: Sequence[AuditReport]) -> str:
-    """The figures, all in all and by source."""
+def _audit_page(reports: Sequence[AuditReport], suffix: str) -> str:
+    """An audit as a file of this kind; JSON has the figures all in all and by source."""
+    from mathturn_gym.verifier.audit import audit_html, audit_markdown
+
+    if suffix != ".json":
+        return audit_html(reports) if suffix == ".html" else audit_markdown(reports)
     rows = [
         report.summary() | {"sources": {group: part.summary() for group, part in report.by_group().items()}}
         for report in reports
     ]
     return json.dumps(rows, indent=1) + "\n"
-
-
-def _audit_page(name: str) -> Callable[[Sequence[AuditReport]], str]:
-    def page(reports: Sequence[AuditReport]) -> str:
-        from mathturn_gym.verifier import audit
-
-        text: str = getattr(audit, name)(reports)
-        return text
-
-    return page
-
-
-_AUDIT_PAGES: Final[dict[str, Callable[[Sequence[AuditReport]], str]]] = {
-    ".json": _audit_json,
-    ".html": _audit_page("audit_html"),
-    ".md": _audit_page("audit_markdown"),
-}

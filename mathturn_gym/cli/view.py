@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mathturn_gym.base.terminal import terminal
+from mathturn_gym.base.terminal import say, terminal
 from mathturn_gym.errors import InvalidValueError
 
 
@@ -50,15 +50,13 @@ def view(
         return
     from mathturn_gym.show.view import write_view
 
-    target = write_view(_default_out(runs[0]) if out is None else out, runs, tokenizer=tokenizer)
-    size = target.stat().st_size / 1e6
-    console.print(f"{target} ({size:.1f} MB)", markup=False, highlight=False, soft_wrap=True)
+    run = runs[0]
+    # In the run's own folder, where the next call replaces it.
+    beside = run / "view.html" if run.is_dir() else run.with_name(f"{run.name.partition('.')[0]}.view.html")
+    target = write_view(out or beside, runs, tokenizer=tokenizer)
+    say(console, f"{target} ({target.stat().st_size / 1e6:.1f} MB)")
     if open_it:
         webbrowser.open(target.resolve().as_uri())
-
-
-def _default_out(run: Path) -> Path:
-    return run / "view.html" if run.is_dir() else run.with_name(f"{run.name.partition('.')[0]}.view.html")
 
 
 def _serve(runs: list[Path], tokenizer: str | None, port: int, *, open_it: bool, console: Console) -> None:
@@ -67,8 +65,8 @@ def _serve(runs: list[Path], tokenizer: str | None, port: int, *, open_it: bool,
     from mathturn_gym.show.view import Follower, ViewServer
 
     server = ViewServer(Follower(runs, tokenizer=tokenizer), port=port)
-    console.print(f"following {', '.join(map(str, runs))} (Ctrl-C ends it)", markup=False, highlight=False)
-    console.print(server.url, markup=False, highlight=False, soft_wrap=True)
+    say(console, f"following {', '.join(map(str, runs))} (Ctrl-C ends it)")
+    say(console, server.url)
     if open_it:
         webbrowser.open(server.url)
     try:

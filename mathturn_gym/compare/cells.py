@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from mathturn_gym.base.files import parse_json, read_regular, storage_errors, tidy, write_json
-from mathturn_gym.baselines.run_folder import flat, read_object
+from mathturn_gym.baselines.run_folder import flat, read_metrics, read_object
 from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.compare.matrix import Cell
 from mathturn_gym.errors import CheckpointError
@@ -29,46 +30,31 @@ DONE: Final = ("finished", "stopped_early", "diverged")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One evaluation on the validation split.
+    """One evaluation on the validation split."""
 
-    Args:
-        tokens: Environment tokens trained on before it.
-        cpu_s: CPU seconds of training before it.
-        figures: Accuracies by name, "acc@1" and on.
-        total_tokens: All tokens of the episodes trained on before it; None where the run did not count them.
-    """
-
-    tokens: float
-    cpu_s: float
-    figures: Mapping[str, float]
+    tokens: float  # environment tokens trained on before it
+    cpu_s: float  # CPU seconds of training before it
+    figures: Mapping[str, float]  # accuracies by name, "acc@1" and on
+    # All tokens of the episodes trained on before it; None where the run did not count them.
     total_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a cell.
+    """What became of a cell."""
 
-    Args:
-        cell: The cell.
-        status: "finished", "stopped_early" or "diverged" (of a run that wrote its result), "failed" (the process
-            crashed), "unfinished" (interrupted; it can go on) or "missing" (never begun).
-        message: One line about a status other than "finished".
-        tokens: Environment tokens used so far.
-        cpu_s: CPU seconds used so far.
-        episodes: Episodes trained on so far.
-        test: The final policy's figures on the test split; None unless finished or stopped early.
-        curve: The evaluations on the validation split, in order.
-        total_tokens: All tokens of the episodes so far, with prompts and feedback; None where the run did not count them.
-    """
-
-    cell: Cell
+    cell: Cell  # the cell
+    # "finished", "stopped_early" or "diverged" (of a run that wrote its result), "failed" (the process crashed),
+    # "unfinished" (interrupted; it can go on) or "missing" (never begun).
     status: str
-    message: str = ""
-    tokens: float = 0.0
-    cpu_s: float = 0.0
-    episodes: float = 0.0
+    message: str = ""  # one line about a status other than "finished"
+    tokens: float = 0.0  # environment tokens used so far
+    cpu_s: float = 0.0  # CPU seconds used so far
+    episodes: float = 0.0  # episodes trained on so far
+    # The final policy's figures on the test split; None unless finished or stopped early.
     test: Mapping[str, float] | None = None
-    curve: Sequence[Point] = field(default=())
+    curve: Sequence[Point] = field(default=())  # the evaluations on the validation split, in order
+    # All tokens of the episodes so far, with prompts and feedback; None where the run did not count them.
     total_tokens: float | None = None
 
     @property
@@ -172,12 +158,14 @@ class CellFolder:
         except OSError:
             return {}
         latest: dict[str, Any] = {}
-        for line in lines[-200:]:
-            row = _parse(line)
-            latest.update(row or {})
+        for line in lines[-200:]:  # asked for twice a second, and an evaluation is never further back
+            with suppress(ValueError):  # a line that is being written
+                row = parse_json(line)
+                latest.update(row if isinstance(row, dict) else {})
         return latest
 
     def _done(self, result: Mapping[str, Any]) -> Outcome:
+        # A result that was copied from another cell would be counted as this one's.
         for name, wanted in (("task", Path(self.cell.task).stem), ("seed", self.cell.seed)):
             if result.get(name) != wanted:
                 raise CheckpointError(
@@ -207,29 +195,15 @@ class CellFolder:
 
     def _curve(self) -> tuple[list[Point], Mapping[str, Any]]:
         """The evaluations, and the last line."""
-        file = self.run / "metrics.jsonl"
-        lines = read_regular(file, 1 << 30).splitlines() if file.exists() else []
-        rows = [_parse(line) for line in lines]
-        if None in rows[:-1]:
-            raise CheckpointError(f"{file}, line {rows.index(None) + 1} is not JSON")
-        kept = [row for row in rows if row is not None]
+        rows = read_metrics(self.run) if (self.run / "metrics.jsonl").exists() else []
         points = []
-        for row in kept:
+        for row in rows:
             named = {name.removeprefix("validation/"): row[name] for name in row if name.startswith("validation/acc@")}
             if named:
                 # An accuracy that is not finite is none: the policy solved nothing that could be counted.
                 figures = {name: float(v) if is_number(v) and 0 <= v <= 1 else 0.0 for name, v in named.items()}
                 points.append(Point(_number(row, "tokens"), _number(row, "cpu_s"), figures, _all_tokens(row)))
-        return points, kept[-1] if kept else {}
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """A line as a JSON object; None for one that a crash cut off."""
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
+        return points, rows[-1] if rows else {}
 
 
 def _accuracies(figures: Mapping[str, float]) -> dict[str, float]:

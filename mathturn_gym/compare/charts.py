@@ -26,16 +26,12 @@ _AXIS_NAMES: Final = {
 
 
 def curve_charts(results: Results, axis: str) -> list[Chart]:
-    """Returns the learning curves, a chart for each task that has any.
-
-    Args:
-        results: Of the comparison.
-        axis: One of `results.axes`.
-    """
+    """Returns the learning curves, a chart for each task that has any."""
     charts = []
     for task in results.tasks:
         series = [
             Series(label, points, color=number)
+            # A row has one color, by its place in the comparison, in every chart.
             for number, label in enumerate(results.labels, 1)
             if (points := _curve(results, label, task, axis))
         ]
@@ -56,6 +52,7 @@ def _curve(results: Results, label: str, task: str, axis: str) -> list[tuple[flo
     points = []
     for x in _places(lasting, axis, end):
         values = [value_at(one, axis, x, turn) for one in done]
+        # A mean over fewer runs at some places than at others would jump.
         if None in values:
             return []
         scores = np.array([values], dtype=np.float64)
@@ -71,11 +68,7 @@ def _places(runs: Sequence[Outcome], axis: str, end: float) -> list[float]:
 
 
 def difference_charts(found: Differences) -> list[Chart]:
-    """Returns the differences from the reference, a chart for each column of the table.
-
-    Args:
-        found: From `paired_differences`.
-    """
+    """Returns the differences from the reference, a chart for each column of the table."""
     charts = []
     for column in found.columns:
         rows = [
@@ -91,14 +84,7 @@ def difference_charts(found: Differences) -> list[Chart]:
 
 
 def aggregate_chart(results: Results, view: str, *, resamples: int, seed: int) -> Chart | None:
-    """Returns the rows' aggregates over all tasks; None where no row has a score on every task.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-        resamples: Bootstrap samples.
-        seed: Decides them.
-    """
+    """Returns the rows' aggregates over all tasks; None where no row has a score on every task."""
     name = center(results)
     rows = [
         (label, [aggregate(results.normalized(label, view), name, resamples=resamples, seed=seed)])
@@ -109,12 +95,7 @@ def aggregate_chart(results: Results, view: str, *, resamples: int, seed: int) -
 
 
 def profile_chart(results: Results, view: str) -> Chart:
-    """Returns the performance profiles of the rows that have a score on every task.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-    """
+    """Returns the performance profiles of the rows that have a score on every task."""
     levels = np.linspace(0.0, 1.0, _LEVELS)
     series = []
     for label in best_first(results, view):

@@ -32,6 +32,7 @@ class CompareDisplay(Observer):
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or terminal()
+        # Transient: finished runs print lines of their own, which stay.
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._started = time.monotonic()
         self._jobs = 1
@@ -113,6 +114,7 @@ class CompareDisplay(Observer):
         now = sum(share_of(cell, row) for cell, row in running)
         done = self._done + self._failed - self._at_start + now
         left = self._total - self._at_start - done
+        # Too early: what was done so far is mostly the start of processes.
         if done < 0.05 or elapsed < 5:
             return ""
         return f", {minutes(elapsed)} so far, about {minutes(elapsed * left / done)} to go"
@@ -124,12 +126,8 @@ def share_of(cell: Cell, row: Mapping[str, Any]) -> float:
     >>> share_of(Cell("a", "a", "t", 0, 1000, 10.0, {}), {"tokens": 100, "cpu_s": 4.0})
     0.4
     """
-    shares = [0.0]
-    for budget, name in (
-        (cell.tokens, "tokens"),
-        (cell.total_tokens, "total_tokens"),
-        (cell.cpu_seconds, "cpu_s"),
-    ):
+    shares, budgets = [0.0], {"tokens": cell.tokens, "total_tokens": cell.total_tokens, "cpu_s": cell.cpu_seconds}
+    for name, budget in budgets.items():
         used = row.get(name)
         if budget is not None and isinstance(used, (int, float)):
             shares.append(used / budget)

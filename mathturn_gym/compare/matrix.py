@@ -43,33 +43,21 @@ from mathturn_gym.errors import InvalidValueError, check_float, check_int, raise
 
 _BUDGETS: Final = ("tokens", "total_tokens", "cpu_seconds")
 _KEYS: Final = ("algorithms", "tasks", "seeds", *_BUDGETS, "jobs", "out", "against", "settings", "task", "algorithm")
-_MOST_SEEDS: Final = 10_000
-"""Upper limit on seeds, so that a typo does not allocate millions of cells."""
+_MOST_SEEDS: Final = 10_000  # upper limit on seeds, so that a typo does not allocate millions of cells
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of the matrix; equal cells are the same run.
+    """One run of the matrix; equal cells are the same run."""
 
-    Args:
-        label: The row it belongs to.
-        algorithm: A registered name, or "module:Class".
-        task: The task's name, or the path of its file.
-        seed: The run's seed.
-        tokens: Budget in tokens that the policy samples in training; None for none.
-        cpu_seconds: Budget in CPU seconds of training; None for none.
-        settings: What differs from the task's run, by "FIELD" or "PART.FIELD".
-        total_tokens: Budget in all tokens of the episodes, with prompts and feedback; None for none.
-    """
-
-    label: str
-    algorithm: str
-    task: str
-    seed: int
-    tokens: int | None
-    cpu_seconds: float | None
-    settings: Mapping[str, Any]
-    total_tokens: int | None = None
+    label: str  # the row it belongs to
+    algorithm: str  # a registered name, or "module:Class"
+    task: str  # the task's name, or the path of its file
+    seed: int  # the run's seed
+    tokens: int | None  # budget in tokens that the policy samples in training; None for none
+    cpu_seconds: float | None  # budget in CPU seconds of training; None for none
+    settings: Mapping[str, Any]  # what differs from the task's run, by "FIELD" or "PART.FIELD"
+    total_tokens: int | None = None  # budget in all tokens of the episodes, with prompts and feedback; None for none
 
     @property
     def key(self) -> str:
@@ -87,11 +75,7 @@ class Cell:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
-        """The cell that `to_json` gave.
-
-        Raises:
-            InvalidValueError: a field is missing, unknown or outside its range.
-        """
+        """The cell that `to_json` gave."""
         names = ("label", "algorithm", "task", "seed", *_BUDGETS, "settings")
         for name in data:
             if name not in names:
@@ -202,6 +186,7 @@ class Matrix:
         of_task, of_label = self.task.get(task, {}), self.algorithm.get(label, {})
         of_both = of_label.get("task", {}).get(task, {})
         settings = dotted(self.settings)
+        # From the general to the special: the later table wins.
         for table in (of_task, of_label, of_both):
             settings.update(dotted(table.get("settings", {})))
         budget = {**{name: getattr(self, name) for name in _BUDGETS}, **of_task}
@@ -288,6 +273,7 @@ def _listed(names: object) -> list[str]:
 
 
 def _folder_name(text: str) -> str:
+    # No slash, and no dot in front: a label cannot lead out of the folder, or hide in it.
     return re.sub(r"[^\w.+-]", "-", text).lstrip(".") or "-"
 
 
@@ -350,12 +336,7 @@ def _tables(
 
 
 def config_of(cell: Cell) -> RunConfig:
-    """The run of a cell.
-
-    Raises:
-        InvalidValueError: an unknown algorithm, task or setting (the nearest is suggested), or a value outside its range.
-        MissingDependencyError: the algorithm's library is not installed.
-    """
+    """The run of a cell."""
     budget = {"tokens": cell.tokens, "total_tokens": cell.total_tokens, "cpu_seconds": cell.cpu_seconds}
     return load_task(cell.task).config(cell.algorithm, {**cell.settings, "seed": cell.seed}, budget=budget)
 
@@ -363,14 +344,9 @@ def config_of(cell: Cell) -> RunConfig:
 def check_cells(cells: Iterable[Cell], *, own: bool = True) -> None:
     """Finds a mistyped name or setting before hours of other runs, as far as that is possible without running.
 
-    Args:
-        cells: To check.
-        own: Also those of the user's own algorithms, whose modules are imported for that.
-
-    Raises:
-        InvalidValueError: an unknown algorithm, task or setting, or a value outside its range; the cell is named.
-        MissingDependencyError: an algorithm's library is not installed.
+    `own=False` passes over the user's own algorithms, whose modules would be imported.
     """
+    # One cell of each kind is enough: nothing that is checked here depends on the seed.
     different = {(c.algorithm, c.task, json.dumps(dict(c.settings), sort_keys=True)): c for c in reversed(list(cells))}
     for cell in reversed(different.values()):
         if ":" in cell.algorithm and not own:

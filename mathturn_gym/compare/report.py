@@ -47,25 +47,15 @@ _LIBRARIES = ("mathturn-gym", "torch", "numpy", "gymnasium", "transformers", "st
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A comparison's results, and what was written of them.
+    """A comparison's results, and what was written of them."""
 
-    Args:
-        out: The folder.
-        results: The runs and their scores.
-        verdict: What they show, in sentences.
-        brief: The same for a terminal: without the sentences of single tasks, where there are several.
-        differences: The one table to read; None where no two rows have a score.
-        tables: All others, in the order of the page, but for the table of every run.
-        cells: The table of every run.
-    """
-
-    out: Path
-    results: Results
-    verdict: Sequence[str]
-    brief: Sequence[str]
-    differences: Table | None
-    tables: Sequence[Table]
-    cells: Table
+    out: Path  # the folder
+    results: Results  # the runs and their scores
+    verdict: Sequence[str]  # what they show, in sentences
+    brief: Sequence[str]  # the same for a terminal: without the sentences of single tasks, where there are several
+    differences: Table | None  # the one table to read; None where no two rows have a score
+    tables: Sequence[Table]  # all others, in the order of the page, but for the table of every run
+    cells: Table  # the table of every run
 
 
 def make_report(
@@ -149,12 +139,14 @@ def make_report(
     drawn |= {f"aggregates-{view}": chart for view, chart in zip(results.views, pooled, strict=False) if chart}
     drawn |= {f"profiles-{view}": chart for view, chart in zip(results.views, profiles, strict=False)}
     for name, chart in drawn.items():
+        # Also as files, for papers and slides.
         write_atomically(folder / f"{name}.svg", standalone(chart.drawing))
+    made_with = [str(written.get("command", "")), *(f"{name} {version}" for name, version in _facts().items())]
     sections = [
         *([Section(title="Differences", charts=forest, tables=[held])] if held is not None else []),
         *_curve_sections(results, curves),
         *_folded_sections(results, over_all, by_task, pooled, profiles, better, further, every),
-        Section(title="Made with", text=_made_with(str(written.get("command", ""))), folded=True),
+        Section(title="Made with", text="\n".join(filter(None, made_with)), folded=True),
     ]
     title = f"{len(results.labels)} algorithms on {', '.join(results.tasks)}"
     write_report_page(folder / "report.html", title=title, verdict=said, sections=sections)
@@ -220,16 +212,12 @@ def _folded_sections(
     return [*sections, Section(title="Every run", tables=[*further, every], folded=True)]
 
 
-def _made_with(command: str) -> str:
-    facts = [f"{name} {version}" for name, version in _facts().items()]
-    return "\n".join([*([command] if command else []), *facts])
-
-
 def _write_raw(folder: Path, results: Results, found: Differences | None, resamples: int, seed: int) -> None:
     """Writes the numbers behind the tables."""
     against = None if found is None else found.reference
     turns = max(results.turns(task) for task in results.tasks)
     names = [f"acc@{k}" for k in range(1, turns + 1)]
+    # Replaced as a whole: who reads it while a report is made again sees one of the two.
     with replacing(folder / "results.csv") as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         head = ["label", "algorithm", "task", "seed", "status", "budget_tokens", "budget_total_tokens", "budget_cpu_s"]
@@ -256,14 +244,8 @@ def _write_raw(folder: Path, results: Results, found: Differences | None, resamp
             "tasks": {task: _task_json(results, task, resamples, seed) for task in results.tasks},
             "aggregates": {view: _aggregates_json(results, view, resamples, seed) for view in results.views},
             "against": against,
-            "differences": {}
-            if found is None
-            else {task: _differences_json(results, task, found) for task in results.tasks},
-            "differences_over_all_tasks": {}
-            if found is None
-            else {
-                label: _difference_json(found, label, ALL_TASKS) for label in found.labels if ALL_TASKS in found.columns
-            },
+            "differences": {task: _differences_json(results, task, found) for task in results.tasks if found},
+            "differences_over_all_tasks": _all_tasks_json(found) if found else {},
             "seeds": {task: _seeds_json(results, task) for task in results.tasks},
             "improvement": {view: _improvement_json(results, view) for view in results.views},
             "versions": _facts(),
@@ -291,7 +273,7 @@ def _limit_json(results: Results, task: str, axis: str) -> dict[str, Any] | None
     limit = results.limit(task, axis)
     if limit is None:
         return None
-    return {"value": limit.value, "set_by": limit.outcome.cell.label, "seed": limit.outcome.cell.seed}
+    return {"value": used_of(limit, axis), "set_by": limit.cell.label, "seed": limit.cell.seed}
 
 
 def _task_json(results: Results, task: str, resamples: int, seed: int) -> dict[str, Any]:
@@ -335,10 +317,16 @@ def _differences_json(results: Results, task: str, found: Differences) -> dict[s
     return shown
 
 
-def _difference_json(found: Differences, label: str, column: str) -> dict[str, Any]:
-    one = found.found[label, column]
-    corrected = found.corrected.get((label, column))
-    return {**one.difference.to_dict(), "p_value": one.p_value, "p_corrected": corrected}
+def _all_tasks_json(found: Differences) -> dict[str, Any]:
+    keys = [(label, ALL_TASKS) for label in found.labels if ALL_TASKS in found.columns]
+    return {
+        key[0]: {
+            **found.found[key].difference.to_dict(),
+            "p_value": found.found[key].p_value,
+            "p_corrected": found.corrected.get(key),
+        }
+        for key in keys
+    }
 
 
 def _seeds_json(results: Results, task: str) -> dict[str, Any]:

@@ -19,7 +19,6 @@ table says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -34,19 +33,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Scales: TypeAlias = Mapping[str, Mapping[str, Sequence[float]]]
 LAST: Final = "acc@K"
 """Solved within all the turns that the task gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Where runs are compared.
-
-    Args:
-        value: Tokens or CPU seconds.
-        outcome: The run that sets it: the one that used least.
-    """
-
-    value: float
-    outcome: Outcome
 
 
 class Results:
@@ -82,7 +68,7 @@ class Results:
         self.seeds = tuple(sorted({one.cell.seed for one in outcomes}))
         self._scales = scales or {}
         self._turns = {task: self._most_turns(task) for task in self.tasks}
-        # A run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
+        # a run that an earlier version began has evaluations without the count, and a total that lacks their tokens.
         amounts = [
             used
             for one in self.outcomes
@@ -105,8 +91,8 @@ class Results:
         """The most turns that any run of the task was evaluated on; 1 where nothing is known."""
         return self._turns[task]
 
-    def limit(self, task: str, axis: str) -> Limit | None:
-        """The budget that is common to all finished runs of a task; None where no run has finished."""
+    def limit(self, task: str, axis: str) -> Outcome | None:
+        """The finished run of a task that used least of a budget: all used as much; None where no run has finished."""
         return self._limits[task, axis]
 
     def score(self, outcome: Outcome, view: str, figure: str | None = None) -> float | None:
@@ -124,7 +110,7 @@ class Results:
         if view == "test":
             return 0.0 if outcome.test is None else _at_turn(outcome.test, turn)
         limit = self.limit(outcome.cell.task, view)
-        return None if limit is None else value_at(outcome, view, limit.value, turn)
+        return None if limit is None else value_at(outcome, view, used_of(limit, view), turn)
 
     def by_seed(self, label: str, view: str, task: str, figure: str | None = None) -> Floats:
         """The scores of a row on a task, one for each of `seeds`, NaN where there is none, float64 (S,)."""
@@ -175,11 +161,11 @@ class Results:
         names = [name for one in self.of(None, task) for name in _figures_of(one)]
         return max((int(name.removeprefix("acc@")) for name in names), default=1)
 
-    def _limit(self, task: str, axis: str) -> Limit | None:
+    def _limit(self, task: str, axis: str) -> Outcome | None:
         done = [one for one in self.of(None, task) if one.status == "finished"]
+        # A run that stopped early has used less by choice: it sets the limit only where no run was longer.
         done = done or [one for one in self.of(None, task) if one.status == "stopped_early"]
-        least = min(done, key=lambda one: used_of(one, axis), default=None)
-        return None if least is None else Limit(used_of(least, axis), least)
+        return min(done, key=lambda one: used_of(one, axis), default=None)
 
 
 def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
@@ -203,6 +189,7 @@ def value_at(outcome: Outcome, axis: str, at: float, turn: int) -> float | None:
     values = [_at_turn(point.figures, turn) for point in outcome.curve]
     if None in values or any(late < early for early, late in pairwise(where)):
         return None
+    # `np.interp` keeps the last value: so does a run after its last evaluation.
     return float(np.interp(at, where, np.array(values, dtype=np.float64)))
 
 

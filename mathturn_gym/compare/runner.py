@@ -88,20 +88,15 @@ def open_matrix(matrix: Matrix, command: str = "", against: str | None = None) -
     data["cells"] = [cell.to_json() for cell in cells.values()]
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_json(
-        out / "matrix.json", data
-    )  # first of all: a folder is a comparison's, or empty, whenever a process is killed
+    # First of all: a folder is a comparison's, or empty, whenever a process is killed.
+    write_json(out / "matrix.json", data)
     for cell in matrix.cells():
         CellFolder(out, cell).prepare()
     return list(cells.values())
 
 
 def read_scales(out: str | Path) -> dict[str, Mapping[str, Sequence[float]]]:
-    """The floors and ceilings of the tasks of a comparison's folder (see `Results`).
-
-    Raises:
-        CheckpointError: its `matrix.json` is broken.
-    """
+    """The floors and ceilings of the tasks of a comparison's folder (see `Results`)."""
     file = Path(out) / "matrix.json"
     found = read_object(file).get("scales", {})
     if not isinstance(found, dict) or not all(isinstance(ends, dict) for ends in found.values()):
@@ -116,11 +111,7 @@ def read_scales(out: str | Path) -> dict[str, Mapping[str, Sequence[float]]]:
 
 
 def read_cells(out: str | Path) -> list[Cell]:
-    """The cells of a comparison's folder.
-
-    Raises:
-        CheckpointError: no such folder, or its `matrix.json` is broken.
-    """
+    """The cells of a comparison's folder."""
     file = Path(out) / "matrix.json"
     if not file.exists():
         raise CheckpointError(f"{str(out)!r} holds no comparison: it has no matrix.json")
@@ -131,11 +122,7 @@ def read_cells(out: str | Path) -> list[Cell]:
 
 
 def run_matrix(
-    out: str | Path,
-    *,
-    jobs: int = 2,
-    observer: Observer | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
+    out: str | Path, *, jobs: int = 2, observer: Observer | None = None, interrupted: Callable[[], bool] = lambda: False
 ) -> bool:
     """Runs every cell of a folder that has no result yet, `jobs` at a time, each in a process with one thread.
 
@@ -193,6 +180,7 @@ def _run(waiting: list[CellFolder], jobs: int, observer: Observer, interrupted: 
 
 def _start(folder: CellFolder) -> _Running:
     folder.prepare()
+    # One thread a run: its numbers depend neither on the machine's cores nor on what runs beside it.
     environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1"), "TOKENIZERS_PARALLELISM": "false"}
     # The process sees the modules that this one sees, and those of the folder that it was started in.
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, sys.path), str(Path.cwd())]))
@@ -200,7 +188,7 @@ def _start(folder: CellFolder) -> _Running:
     with open_regular(folder.log, "ab") as log:  # not through a link that leads out of the folder
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
-        # A session of its own: a terminal's Ctrl-C reaches it through us alone.
+        # a session of its own: a terminal's Ctrl-C reaches it through us alone.
         process = subprocess.Popen(  # noqa: S603  our own module, no shell
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )
@@ -214,6 +202,7 @@ def _note_failure(one: _Running, stopping: bool) -> None:
         one.folder.outcome().done
         or code == 0
         or one.folder.has_failed
+        # Stopped on request: by our own exit codes, or by the signal before Python could handle it.
         or (stopping and code in (3, 130, -signal.SIGINT))
     ):
         return

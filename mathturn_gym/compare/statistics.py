@@ -117,7 +117,7 @@ def _aggregate(frozen: bytes, shape: tuple[int, ...], name: str, resamples: int,
     left, step = resamples, max(1, _CHUNK // scores.size)
     while left:
         samples = scores[:, rng.integers(0, shape[1], size=(min(step, left), shape[1]))]
-        # A sample without any run of a task says nothing of it, and is drawn again.
+        # a sample without any run of a task says nothing of it, and is drawn again.
         usable = samples[:, (~np.isnan(samples)).any(axis=2).all(axis=0)]
         drawn.append(function(usable))
         left -= usable.shape[1]
@@ -195,15 +195,10 @@ def improvement(x: Floats, y: Floats) -> Estimate:
 
 
 class PairedDifference(NamedTuple):
-    """How much better runs of one row are than those of another with the same seeds.
+    """How much better runs of one row are than those of another with the same seeds."""
 
-    Attributes:
-        difference: The mean difference, its interval, and the number of seeds.
-        p_value: Of the hypothesis that there is none; None where there is no interval.
-    """
-
-    difference: Estimate
-    p_value: float | None
+    difference: Estimate  # the mean difference, its interval, and the number of seeds
+    p_value: float | None  # of the hypothesis that there is none; None where there is no interval
 
 
 def difference(x: Floats, y: Floats) -> PairedDifference:

@@ -26,20 +26,12 @@ _SHORT: Final = {"tokens": "tokens", "total_tokens": "total tokens", "cpu_s": "C
 LEVEL: Final = 0.9
 EFFECTS: Final = (0.02, 0.05, 0.1)
 """Differences that a next comparison might want to find."""
+# A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before.
 _USED_UP: Final = 0.98
-"""A run counts as having used up a budget from here on: it ends with a whole iteration, some end one before."""
 
 
 def task_table(results: Results, task: str, view: str, *, resamples: int, seed: int) -> Table:
-    """Returns a task's rows at the budget that all of its finished runs have used, and at their end.
-
-    Args:
-        results: Of the comparison.
-        task: The task.
-        view: One of `results.views`; "test" for the end alone.
-        resamples: Bootstrap samples of the intervals.
-        seed: Decides them.
-    """
+    """Returns a task's rows at the budget that all of its finished runs have used, and at their end."""
     names = _figure_names(results, task)
     title, lead = _heading(results, task, view)
     splits = {view: "validation", "test": "test"}
@@ -56,7 +48,7 @@ def task_table(results: Results, task: str, view: str, *, resamples: int, seed: 
         marks = table.marks(remarks(results, label, task))
         used = [_spread([used_of(one, each) for one in done], each) for each in results.budgets]
         runs = f"{len(done)}/{len(_seeds(results, task))}"
-        table.rows.append([label + marks, runs, *(_shown(one) for one in found[label]), *used, _endings(done)])
+        table.rows.append([label + marks, runs, *(with_interval(one) for one in found[label]), *used, _endings(done)])
     _mark_best(table, [list(map(_value, found[label])) for label in ranked], offset=2)
     return table
 
@@ -69,21 +61,15 @@ def _heading(results: Results, task: str, view: str) -> tuple[str, str]:
     limit, unit = results.limit(task, view), _UNITS[view]
     if limit is None:
         return f"{task} at equal {unit}", "No run has finished: there is no budget that all have used."
-    least = f"{limit.outcome.cell.label}, seed {limit.outcome.cell.seed}"
+    least = f"{limit.cell.label}, seed {limit.cell.seed}"
     lead = f"Validation: at the {unit} that every finished run has used (least: {least}). Test: {test}"
-    return f"{task} at {_amount(limit.value, view)} {unit}", lead
+    return f"{task} at {_amount(used_of(limit, view), view)} {unit}", lead
 
 
 def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -> Table:
     """Returns interquartile mean, median, mean and optimality gap over all tasks, with intervals over seeds.
 
     What repeats another column is left out: with two seeds on one task the first three are one number.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-        resamples: Bootstrap samples.
-        seed: Decides them.
     """
     kind = "solved within all turns" if results.figure == LAST else results.figure
     lead = f"Normalized: {kind}, 0 being blind guessing and 1 what can be reached. {_ends(results)}"
@@ -103,24 +89,21 @@ def aggregate_table(results: Results, view: str, *, resamples: int, seed: int) -
     for label in ranked:
         marks = table.marks(_aggregate_remarks(results, label, view))
         runs = f"{np.count_nonzero(~np.isnan(scores[label]))}/{wanted}"
-        table.rows.append([label + marks, runs, *map(_shown, found[label])])
+        table.rows.append([label + marks, runs, *map(with_interval, found[label])])
     gap = names.index("optimality gap")
     values = [list(map(_value, found[label])) for label in ranked]
+    # Of the optimality gap, the smallest is the best.
     _mark_best(table, [[v if c != gap or v is None else -v for c, v in enumerate(r)] for r in values], offset=2)
     table = table.without_repeats(2)
     mean = names.index("mean")
+    # Where no score is above 1, the gap is 1 minus the mean: a column that says nothing more.
     if all(abs((row[gap] or 0.0) + (row[mean] or 0.0) - 1) < 1e-9 for row in values if row[mean] is not None):
         table = table.without("optimality gap")
     return table
 
 
 def improvement_table(results: Results, view: str) -> Table:
-    """Returns the probability that a run of the row's algorithm beats one of the column's on the same task.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-    """
+    """Returns the probability that a run of the row's algorithm beats one of the column's on the same task."""
     labels = best_first(results, view)
     lead = "P(row > column), ties one half, averaged over tasks; bold where the 95 % interval excludes 0.5."
     table = Table(f"Probability of improvement, {VIEW_NAMES[view]}", ["", *labels], lead)
@@ -131,7 +114,7 @@ def improvement_table(results: Results, view: str) -> Table:
                 row.append("")
                 continue
             found = improvement(results.normalized(x, view), results.normalized(y, view))
-            row.append(_shown(found, 2))
+            row.append(with_interval(found, 2))
             if found.low is not None and found.high is not None and not found.low <= 0.5 <= found.high:
                 table.best.add((r, c + 1))
         table.rows.append(row)
@@ -139,12 +122,7 @@ def improvement_table(results: Results, view: str) -> Table:
 
 
 def curve_table(results: Results, task: str) -> Table:
-    """Returns how fast the rows of a task learn: the area under each curve, and the tokens to a common level.
-
-    Args:
-        results: Of the comparison, with evaluations on the way.
-        task: The task.
-    """
+    """Returns how fast the rows of a task learn: the area under each curve, and the tokens to a common level."""
     limit, turn = results.limit(task, "tokens"), results.turns(task)
     turn = turn if results.figure == LAST else int(results.figure.removeprefix("acc@"))
     ends = {label: results.scores(label, "tokens", task) for label in results.labels}
@@ -160,24 +138,19 @@ def curve_table(results: Results, task: str) -> Table:
     found: dict[str, list[Estimate | None]] = {}
     for label in results.labels:
         done = [one for one in results.of(label, task) if one.done and one.curve]
-        areas = [area(one, "tokens", limit.value, turn) for one in done] if limit else []
+        areas = [area(one, "tokens", used_of(limit, "tokens"), turn) for one in done] if limit else []
         known = np.array([value for value in areas if value is not None])
         places = [place for one in done if (place := place_of(one, "tokens", level, turn)) is not None]
         found[label] = [aggregate(known[None, :], "mean") if known.size else None]
         tokens = "–" if not places else f"{np.mean(places):,.0f}"
-        table.rows.append([label, str(len(done)), _shown(found[label][0]), tokens, f"{len(places)}/{len(done)}"])
+        table.rows.append([label, str(len(done)), with_interval(found[label][0]), tokens, f"{len(places)}/{len(done)}"])
     order = [list(results.labels).index(label) for label in _ranked(found)]
     table.rows[:] = [table.rows[at] for at in order]
     return table
 
 
 def planning_table(results: Results, reference: str) -> Table:
-    """Returns how many seeds the next comparison needs, from the spread of the differences in this one.
-
-    Args:
-        results: Of the comparison.
-        reference: The row that is subtracted.
-    """
+    """Returns how many seeds the next comparison needs, from the spread of the differences in this one."""
     table = Table(
         f"Seeds to find a difference from {reference}",
         ["algorithm", "task", "seeds here", "deviation of the difference", *(f"for {effect:g}" for effect in EFFECTS)],
@@ -195,11 +168,7 @@ def planning_table(results: Results, reference: str) -> Table:
 
 
 def seed_table(results: Results) -> Table:
-    """Returns how alike runs of one seed are, which all rows share.
-
-    Args:
-        results: Of the comparison.
-    """
+    """Returns how alike runs of one seed are, which all rows share."""
     lead = (
         "Runs with one seed have the same problems in the same order, and the same warm start where every seed has its own."
         " Correlation: between two rows over their seeds, the mean of all pairs of rows. Where it is high, rows are to be"
@@ -219,13 +188,9 @@ def seed_table(results: Results) -> Table:
 
 
 def best_first(results: Results, view: str) -> list[str]:
-    """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first.
-
-    Args:
-        results: Of the comparison.
-        view: One of `results.views`.
-    """
+    """Returns the rows that have a score on every task, by their aggregate over all tasks, the best first."""
     scores = {label: results.normalized(label, view) for label in results.complete(view)}
+    # Two resamples: the value orders the rows, its interval is not read.
     return _ranked({label: [aggregate(own, center(results), resamples=2)] for label, own in scores.items()})
 
 
@@ -393,7 +358,8 @@ def _mark_best(table: Table, values: Sequence[Sequence[float | None]], offset: i
             table.best |= {(r, c + offset) for r, value in enumerate(column) if value == max(known)}
 
 
-def _shown(estimate: Estimate | None, digits: int = 3, sign: str = "") -> str:
+def with_interval(estimate: Estimate | None, digits: int = 3, sign: str = "") -> str:
+    """Returns `0.5 [0.4, 0.6]`, the value alone where there is no interval, or a dash."""
     if estimate is None or estimate.value is None:
         return "–"
     form = f"{sign}.{digits}f"

@@ -18,7 +18,7 @@ import numpy as np
 from mathturn_gym.compare.cells import Outcome
 from mathturn_gym.compare.results import LAST, Results
 from mathturn_gym.compare.statistics import Floats, PairedDifference, difference, holm
-from mathturn_gym.compare.summary import best_first, remarks
+from mathturn_gym.compare.summary import best_first, remarks, with_interval
 from mathturn_gym.episodes.metrics import Estimate
 from mathturn_gym.show.tables import Table
 
@@ -30,25 +30,17 @@ _MOST_LINES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The differences of all rows from one of them, on final policies (test split).
+    """The differences of all rows from one of them, on final policies (test split)."""
 
-    Args:
-        reference: The row that is subtracted from.
-        chosen: The user named it; otherwise it is the best row.
-        labels: The other rows, the best first.
-        columns: The tasks, and `ALL_TASKS` where there are several.
-        found: By label and column.
-        corrected: p-values by label and column, corrected for `looked_at` (see `holm`); those that are known.
-        looked_at: Number of differences with a p-value: against the reference where the user named it; of all pairs of rows
-            where the best was chosen by its results, since that choice has looked at them all.
-    """
-
-    reference: str
-    chosen: bool
-    labels: Sequence[str]
-    columns: Sequence[str]
-    found: Mapping[tuple[str, str], PairedDifference]
+    reference: str  # the row that is subtracted from
+    chosen: bool  # the user named it; otherwise it is the best row
+    labels: Sequence[str]  # the other rows, the best first
+    columns: Sequence[str]  # the tasks, and `ALL_TASKS` where there are several
+    found: Mapping[tuple[str, str], PairedDifference]  # by label and column
+    # p-values by label and column, corrected for `looked_at` (see `holm`); those that are known.
     corrected: Mapping[tuple[str, str], float]
+    # Number of differences with a p-value: against the reference where the user named it; of all pairs of rows where
+    # the best was chosen by its results, since that choice has looked at them all.
     looked_at: int
 
     def shown(self, label: str, column: str) -> bool:
@@ -57,12 +49,7 @@ class Differences:
 
 
 def paired_differences(results: Results, against: str | None = None) -> Differences | None:
-    """Returns how all rows differ from one, seed by seed; None where no two rows have a score.
-
-    Args:
-        results: Of the comparison.
-        against: The row to subtract; None takes the best.
-    """
+    """Returns how all rows differ from one (the best by default), seed by seed; None where no two rows have a score."""
     columns = [*results.tasks, *([ALL_TASKS] if len(results.pooled_tasks) > 1 else [])]
     scores = {(label, column): _scores(results, label, column) for label in results.labels for column in columns}
     ranked = best_first(results, "test")
@@ -71,9 +58,9 @@ def paired_differences(results: Results, against: str | None = None) -> Differen
     if len(ranked) < 2 and against is None:
         return None
     reference = ranked[0] if against is None else against
-    labels = [label for label in (*ranked, *rest) if label != reference]
-    labels = list(dict.fromkeys(labels))
+    labels = list(dict.fromkeys(label for label in (*ranked, *rest) if label != reference))
     pairs = [(label, reference) for label in labels]
+    # The best row was chosen by its results, which has looked at every pair.
     if against is None:
         pairs += list(combinations(labels, 2))
     every = {
@@ -105,12 +92,7 @@ def _scores(results: Results, label: str, column: str) -> Floats:
 
 
 def difference_table(results: Results, found: Differences) -> Table:
-    """Returns the one table of a comparison: each row's score on each task, and its difference from the reference.
-
-    Args:
-        results: Of the comparison.
-        found: From `paired_differences`.
-    """
+    """Returns the one table of a comparison: each row's score on each task, and its difference from the reference."""
     reference = found.reference
     chosen = "" if found.chosen else ", the best row,"
     lead = (
@@ -144,7 +126,7 @@ def difference_table(results: Results, found: Differences) -> Table:
             known = per_seed[~np.isnan(per_seed)]
             row.append(f"{known.mean():.3f}" if known.size else "–")
             one = found.found.get((label, column))
-            row.append(_signed(one.difference if one else None, label == reference))
+            row.append("" if label == reference else with_interval(one.difference if one else None, sign="+"))
             if found.shown(label, column):
                 table.best.add((r, len(row) - 1))
         table.rows.append(row)
@@ -155,10 +137,6 @@ def brief_table(table: Table, width: int) -> Table:
     """Returns as much of `difference_table` as a terminal shows at once.
 
     Where it is too wide, the columns of single tasks are left out; of many rows, the best are kept.
-
-    Args:
-        table: From `difference_table`.
-        width: Of the terminal, in characters.
     """
     wide = sum(max(map(len, column)) + 2 for column in zip(table.columns, *table.rows, strict=True))
     kept = [0, 1, len(table.columns) - 2, len(table.columns) - 1] if wide > width else range(len(table.columns))
@@ -176,12 +154,7 @@ def brief_table(table: Table, width: int) -> Table:
 
 
 def verdict(results: Results, found: Differences | None) -> list[str]:
-    """Returns what a comparison has shown, in sentences: the first task by task, then over all tasks, then what is missing.
-
-    Args:
-        results: Of the comparison.
-        found: From `paired_differences`.
-    """
+    """Returns what a comparison has shown, in sentences: the first task by task, then over all tasks, then what is missing."""
     lost: dict[str, list[Outcome]] = {}
     for one in results.outcomes:
         if one.status not in ("finished", "stopped_early"):
@@ -198,40 +171,31 @@ def verdict(results: Results, found: Differences | None) -> list[str]:
 
 def _sentence(results: Results, found: Differences, column: str) -> str:
     """What is known on one task, or over all."""
-    ahead: list[str] = []
-    behind: list[str] = []
-    unclear: list[str] = []
-    unknown: list[str] = []
+    kinds: dict[str, list[str]] = {"ahead": [], "behind": [], "unclear": [], "unknown": []}
     for label in found.labels:
         one = found.found.get((label, column))
         if one is None or one.difference.value is None:
             continue
-        if one.p_value is None:
-            unknown.append(label)
-        elif not found.shown(label, column):
-            unclear.append(label)
-        else:
-            (ahead if one.difference.value < 0 else behind).append(label)
-    where = ALL_TASKS if column == ALL_TASKS else column
+        kind = "ahead" if one.difference.value < 0 else "behind"
+        kind = "unknown" if one.p_value is None else kind if found.shown(label, column) else "unclear"
+        kinds[kind].append(label)
     metric = "normalized score" if column == ALL_TASKS else figure_of(results, column)
     seeds = {one.difference.count for label in found.labels if (one := found.found.get((label, column)))} - {0}
     count = f"{max(seeds, default=0):.0f} seed{'s' * (max(seeds, default=0) != 1)}"
     # The reference's lead is the other row's difference with its sign turned.
-    parts = []
-    if ahead:
-        parts.append(f"is ahead of {_named(found, column, ahead, -1)}")
-    if behind:
-        parts.append(f"is behind {_named(found, column, behind, 1)}")
-    if unclear:
-        parts.append(f"is not distinguishable from {_named(found, column, unclear, -1)}")
-    if unknown:
-        parts.append(
-            f"differs from {_named(found, column, unknown, -1)}, of which the spread between seeds is not known"
-        )
+    said_of = {
+        "ahead": ("is ahead of {}", -1),
+        "behind": ("is behind {}", 1),
+        "unclear": ("is not distinguishable from {}", -1),
+        "unknown": ("differs from {}, of which the spread between seeds is not known", -1),
+    }
+    parts = [
+        words.format(_named(found, column, kinds[kind], sign)) for kind, (words, sign) in said_of.items() if kinds[kind]
+    ]
     if not parts:
-        return f"On {where} no two rows have a result that can be compared."
+        return f"On {column} no two rows have a result that can be compared."
     said = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
-    return f"{found.reference} {said} on {where} ({metric}, {count})."
+    return f"{found.reference} {said} on {column} ({metric}, {count})."
 
 
 def _named(found: Differences, column: str, labels: Sequence[str], sign: int) -> str:
@@ -283,13 +247,3 @@ def _same(results: Results, label: str, found: Differences) -> bool:
     pairs = [(_scores(results, label, t)[0], _scores(results, found.reference, t)[0]) for t in results.tasks]
     both = [~np.isnan(x) & ~np.isnan(y) for x, y in pairs]
     return all(at.any() and np.array_equal(x[at], y[at]) for (x, y), at in zip(pairs, both, strict=True))
-
-
-def _signed(one: Estimate | None, reference: bool) -> str:
-    if reference:
-        return ""
-    if one is None or one.value is None:
-        return "–"
-    if one.low is None or one.high is None:
-        return f"{one.value:+.3f}"
-    return f"{one.value:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

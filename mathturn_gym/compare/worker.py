@@ -27,12 +27,8 @@ _LOOK_EVERY_S: Final = 1.0
 def main(path: str, parent: int) -> int:
     """Runs the cell whose folder this is.
 
-    Args:
-        path: The cell's folder, with its `cell.json`.
-        parent: Process id of who asked; the run stops, as by Ctrl-C, when that process is gone.
-
-    Returns:
-        Exit code: 0 with a result, 1 after an exception, 3 without a result, 130 after Ctrl-C.
+    Returns the exit code: 0 with a result, 1 after an exception, 3 without a result, 130 after Ctrl-C. The run stops,
+    as by Ctrl-C, when the process `parent` is gone.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore Ctrl-C
     threading.Thread(target=_stop_without, args=(parent,), daemon=True).start()

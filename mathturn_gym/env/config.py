@@ -97,15 +97,10 @@ class EnvKeywords(TypedDict, total=False):
 
 
 class Keyword(NamedTuple):
-    """A keyword of the environment as a command line offers it.
+    """A keyword of the environment as a command line offers it."""
 
-    Args:
-        kind: bool, int or float; str for everything else.
-        text: What it is, in a sentence.
-    """
-
-    kind: type
-    text: str
+    kind: type  # bool, int or float; str for everything else
+    text: str  # what it is, in a sentence
 
 
 @cache
@@ -252,13 +247,11 @@ class EnvConfig:
         for split in splits:
             other = self.problems(split)
             endless = all(leaf.size is None for source in (train, other) for leaf in source.leaves())
-            if not (endless and self._are_parts("train", split)):
+            parts = self.train, getattr(self, split)
+            differ = parts[0] != parts[1] and all(isinstance(one, str) and one in SPLIT_NAMES for one in parts)
+            # Different splits of one generator share no prompts, by construction.
+            if not (endless and differ):
                 check_disjoint(train, other, allow=self.allow_overlap)
-
-    def _are_parts(self, *splits: str) -> bool:
-        """True for different splits of one source: a generator's share no prompts, by construction."""
-        chosen = [getattr(self, split) for split in splits]
-        return all(isinstance(one, str) and one in SPLIT_NAMES for one in chosen) and len(set(chosen)) == len(chosen)
 
     def make(
         self, split: str = "train", num_envs: int | None = None, *, policy: Any = None, **changes: Any
@@ -369,19 +362,18 @@ def _resolved(keyword: str, value: Any) -> Any:
     """A keyword's value with the objects that import paths name."""
     if keyword == "reward_terms" and isinstance(value, Mapping):
         return {name: _imported(f"reward_terms[{name!r}]", one) for name, one in value.items()}
-    if keyword not in _CALLABLES or (keyword == "feedback" and _is_feedback(value)):
+    if keyword not in _CALLABLES:
         return value
+    if keyword == "feedback" and isinstance(value, str):
+        from mathturn_gym.env.feedback import FEEDBACK
+
+        if value in FEEDBACK:  # "plain:zh" is a mode, though it looks like an import path
+            return value
     return _imported(keyword, value)
 
 
 def _imported(field: str, value: Any) -> Any:
     return import_object(field, value) if isinstance(value, str) and is_import_path(value) else value
-
-
-def _is_feedback(value: Any) -> bool:
-    from mathturn_gym.env.feedback import FEEDBACK
-
-    return value in FEEDBACK if isinstance(value, str) else False
 
 
 def _to_json(value: Any) -> Any:
@@ -391,10 +383,6 @@ def _to_json(value: Any) -> Any:
         return {str(name): _to_json(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_json(one) for one in value]
-    return _object_to_json(value)
-
-
-def _object_to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Problem):

@@ -100,10 +100,6 @@ def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
     A key belongs to environment i where its mask (`infos["_key"][i]`) says so, or where there is no mask: Gymnasium's
     wrappers add dictionaries whose keys have none (`RecordEpisodeStatistics`).
 
-    Args:
-        infos: As a vector environment's `reset` or `step` returned them.
-        i: Number of the environment.
-
     >>> info_of({"turn": np.array([1, 2]), "_turn": np.array([True, True])}, 1)
     {'turn': 2}
     """
@@ -167,48 +163,28 @@ class EpisodeState:
 
 
 class Beginning(NamedTuple):
-    """An episode that `plan_reset` has worked out and `commit_reset` has not begun.
+    """An episode that `plan_reset` has worked out and `commit_reset` has not begun."""
 
-    Args:
-        problem: Its problem.
-        observation: int64 (L0,); the prompt.
-        stop_reason: Set where the prompt leaves no room for an answer, or there are no turns.
-        stream: Seed of the stream of problems.
-        next_index: Number of the problem after this one.
-        info: What `reset` returns.
-        episode_seed: See `TurnContext`.
-    """
-
-    problem: Problem
-    observation: Ids
-    stop_reason: StopReason | None
-    stream: int
-    next_index: int
-    info: dict[str, Any]
-    episode_seed: int
+    problem: Problem  # its problem
+    observation: Ids  # int64 (L0,); the prompt
+    stop_reason: StopReason | None  # set where the prompt leaves no room for an answer, or there are no turns
+    stream: int  # seed of the stream of problems
+    next_index: int  # number of the problem after this one
+    info: dict[str, Any]  # what `reset` returns
+    episode_seed: int  # see `TurnContext`
 
 
 class Transition(NamedTuple):
-    """A turn that `weigh_turn` has worked out and `commit_turn` has not played.
+    """A turn that `weigh_turn` has worked out and `commit_turn` has not played."""
 
-    Args:
-        observation: int64 (L,); what `step` returns.
-        reward: What `step` returns.
-        terminated: What `step` returns.
-        truncated: What `step` returns.
-        info: What `step` returns.
-        record: The turn; None where the prompt left no room for one.
-        stop_reason: Why the episode ends with it, or None.
-        finished_segment: Where the observation is re-rendered: the one before it and the action; else None.
-    """
-
-    observation: Ids
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    record: TurnRecord | None
-    stop_reason: StopReason | None
+    observation: Ids  # int64 (L,); what `step` returns
+    reward: float  # what `step` returns
+    terminated: bool  # what `step` returns
+    truncated: bool  # what `step` returns
+    info: dict[str, Any]  # what `step` returns
+    record: TurnRecord | None  # the turn; None where the prompt left no room for one
+    stop_reason: StopReason | None  # why the episode ends with it, or None
+    # Where the observation is re-rendered: the one before it and the action; else None.
     finished_segment: Ids | None = None
 
 
@@ -315,7 +291,13 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         self._noise = get_noise(verdict_noise)
         self.source = load_problems(problems)
         wanted = getattr(self._feedback, "dialogue", None) if dialogue is None else dialogue
-        self.prompt_template = _check_template(prompt_template)
+        if prompt_template is not None and (
+            not isinstance(prompt_template, str) or _PLACEHOLDER not in prompt_template
+        ):
+            raise InvalidValueError(
+                f"prompt_template must be a text with {_PLACEHOLDER} where the problem's text goes, got {prompt_template!r}"
+            )
+        self.prompt_template = prompt_template
         self.dialogue = make_dialogue(
             wanted,
             tokenizer,
@@ -668,9 +650,8 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         """`episode_seed` of the episode that the options ask for: of its place in the stream, and its own number."""
         given = options or {}
         number = check_int("options['episode']", given.get("episode", 0), low=0)
-        return derive_seed(
-            "episode", int(stream), int(given.get("index", index)), number
-        )  # NumPy's integers are equal seeds
+        # As `int`, so that NumPy's integers are equal seeds.
+        return derive_seed("episode", int(stream), int(given.get("index", index)), number)
 
     def _check_prompt_fits(self) -> None:
         """Raises where none of the first problems fits: the budget is a mistake, not one long problem."""
@@ -823,14 +804,6 @@ class MathMultiTurnEnv(gym.Env[Ids, Ids]):
         print_new(self._shown(self.problem), self._turns, self._stop_reason, system_prompt=self.dialogue.system_prompt)
 
 
-def _check_template(template: str | None) -> str | None:
-    if template is not None and (not isinstance(template, str) or _PLACEHOLDER not in template):
-        raise InvalidValueError(
-            f"prompt_template must be a text with {_PLACEHOLDER} where the problem's text goes, got {template!r}"
-        )
-    return template
-
-
 def _check_bool(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidValueError(f"{name} must be True or False, got {value!r}")
@@ -839,13 +812,6 @@ def _check_bool(name: str, value: object) -> bool:
 
 def _without_gold(verdict: Verdict) -> Verdict:
     """The verdict as `info` may show it: without the gold answer, and without a clock."""
-    return Verdict(
-        verdict.status,
-        verdict.reason,
-        verdict.score,
-        verdict.answer,
-        verdict.span,
-        gold=None,
-        tier=verdict.tier,
-        rule=verdict.rule,
-    )
+    # Not by `dataclasses.replace`, which takes several times as long, once per step.
+    kept = verdict.status, verdict.reason, verdict.score, verdict.answer, verdict.span
+    return Verdict(*kept, gold=None, tier=verdict.tier, rule=verdict.rule)

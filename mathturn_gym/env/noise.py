@@ -16,8 +16,7 @@ from mathturn_gym.types import Status, TurnContext, Verdict
 
 _PLACES: Final = ("reward", "feedback")
 _NAMES: Final = (*_PLACES, "same_coin")
-_SEEDS: Final = 2**63
-"""Seeds are below this."""
+_SEEDS: Final = 2**63  # seeds are below this
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,8 @@ class VerdictNoise:
     """How often verdicts are false, in the reward and in the feedback.
 
     Args:
-        reward: Share of right answers that the reward takes for wrong (false negatives), and of wrong answers that it takes
-            for right (false positives).
+        reward: Share of right answers that the reward takes for wrong (false negatives), and of wrong answers that it
+            takes for right (false positives).
         feedback: The same for feedback and for the end of an episode that stops on success.
         same_coin: One draw a turn decides both, so that equal shares give equal verdicts; else each has its own draw.
     """
@@ -36,13 +35,7 @@ class VerdictNoise:
     same_coin: bool = True
 
     def verdicts(self, episode_seed: int, turn: int, verdict: Verdict) -> tuple[Verdict, Verdict]:
-        """What the reward and the feedback take a turn for.
-
-        Args:
-            episode_seed: Decides the draws, so that a copy of the episode (`set_state`) meets the same.
-            turn: The turn's index.
-            verdict: The verifier's.
-        """
+        """What the reward and the feedback take a turn for; the episode's seed decides, so that a copy of it meets the same."""
         seen = []
         for place, shares in zip(_PLACES, (self.reward, self.feedback), strict=True):
             coin = "verdict" if self.same_coin else f"{place} verdict"
@@ -73,9 +66,6 @@ def get_noise(noise: Mapping[str, Any] | None) -> VerdictNoise | None:
 
     Args:
         noise: For example `{"reward": [0.3, 0.0], "feedback": [0.3, 0.0], "same_coin": False}`; None for none.
-
-    Raises:
-        InvalidValueError: an unknown name, or a share outside [0, 1].
 
     >>> get_noise({"feedback": [0.3, 0.1]})
     VerdictNoise(reward=(0.0, 0.0), feedback=(0.3, 0.1), same_coin=True)

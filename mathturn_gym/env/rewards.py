@@ -74,7 +74,7 @@ OVERLONG_SHARE: Final = 0.2
 def _format(context: TurnContext) -> float:
     """1 where an answer was found."""
     judged = context.judged
-    # A verifier of the user's own that answers with a bool never says "no answer".
+    # a verifier of the user's own that answers with a bool never says "no answer".
     missing = judged.answer is None and judged.status in (Status.RIGHT, Status.WRONG)
     return float(judged.status is not Status.NO_ANSWER and not missing)
 

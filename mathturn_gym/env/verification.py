@@ -184,7 +184,7 @@ class TurnVerifier:
                     futures[k].set_result(verdict)
 
         if left and self.runs_beside:
-            # A daemon: a verifier that never returns must not keep the program from ending.
+            # a daemon: a verifier that never returns must not keep the program from ending.
             threading.Thread(target=work, name="verification", daemon=True).start()
         elif left:
             for k, verdict in zip(left, self.verify_turns(asked), strict=True):
@@ -211,12 +211,7 @@ class TurnVerifier:
         return answers
 
     def _ask_batch(self, contexts: Sequence[TurnContext]) -> list[Any] | _Raised:
-        """The object's answers to all turns at once.
-
-        Raises:
-            InvalidValueError: there is not one for every turn.
-            MathTurnError: what the package's own `Verifier` raises about its user.
-        """
+        """The object's answers to all turns at once."""
         assert self._batch is not None
         try:
             if self._turns is None:
@@ -329,7 +324,7 @@ def get_verifier(verifier: VerifierLike = None) -> TurnVerifier:
         return verifier
     if verifier is None or isinstance(verifier, str):
         return _named_verifier("marked" if verifier is None else verifier)
-    # A `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
+    # a `TurnVerifier` keeps its verifier alive, so no other object can have its id while it stands here.
     known = _KNOWN.get(id(verifier))
     if known is None:
         known = _KNOWN[id(verifier)] = TurnVerifier(verifier)

@@ -24,17 +24,8 @@ if TYPE_CHECKING:
     from mathturn_gym.policies.scoring import trained_logits
     from mathturn_gym.policies.vllm import VLLMPolicy
 
-__all__ = [
-    "BUILTIN_PATH",
-    "ChatPolicy",
-    "OpenAIPolicy",
-    "PolicyConfig",
-    "Sampling",
-    "VLLMPolicy",
-    "answer_grammar",
-    "answer_ids",
-    "trained_logits",
-]
+__all__ = ["BUILTIN_PATH", "ChatPolicy", "OpenAIPolicy", "PolicyConfig", "Sampling", "VLLMPolicy"]
+__all__ += ["answer_grammar", "answer_ids", "trained_logits"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(

@@ -241,17 +241,11 @@ class Arena:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A context between its turns.
+    """A context between its turns."""
 
-    Args:
-        key: Its ids as bytes, big-endian, so that bytes sort as ids do.
-        kv: Keys and values of every id of it.
-        used: When it was last used (a counter).
-    """
-
-    key: bytes
-    kv: KeyValues
-    used: int = 0
+    key: bytes  # its ids as bytes, big-endian, so that bytes sort as ids do
+    kv: KeyValues  # keys and values of every id of it
+    used: int = 0  # when it was last used (a counter)
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import math
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -86,17 +86,14 @@ class PrefixIndex:
 # ---- replicas and their requests
 
 
-_ANSWER_BYTES: Final = 2**20
-"""Largest answer that is read, besides what the ids need."""
+_ANSWER_BYTES: Final = 2**20  # largest answer that is read, besides what the ids need
 
+# The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it.
 _ID_BYTES: Final = 1024
-"""The same per id asked for or sent: an id, its log-prob, and its text in whatever form a server adds it."""
 
-_MASK_BYTES: Final = 12
-"""The same per id that truncated sampling keeps, as text."""
+_MASK_BYTES: Final = 12  # the same per id that truncated sampling keeps, as text
 
-_PAUSE_SECONDS: Final = 0.5
-"""After this time requests that a pause has overtaken on their way are aborted as well."""
+_PAUSE_SECONDS: Final = 0.5  # after this time requests that a pause has overtaken on their way are aborted as well
 
 PauseMode = Literal["wait", "abort", "keep"]
 Endpoint = Literal["completions", "tokens", "auto"]
@@ -104,17 +101,11 @@ Endpoint = Literal["completions", "tokens", "auto"]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Calls that give a server weights; they are made again where a server has lost them.
+    """Calls that give a server weights; they are made again where a server has lost them."""
 
-    Args:
-        calls: Path and body of each.
-        version: What the weights are called.
-        model: The model's name afterwards (an adapter's, say); None leaves it.
-    """
-
-    calls: Sequence[tuple[str, Mapping[str, Any]]]
-    version: int
-    model: str | None = None
+    calls: Sequence[tuple[str, Mapping[str, Any]]]  # path and body of each
+    version: int  # what the weights are called
+    model: str | None = None  # the model's name afterwards (an adapter's, say); None leaves it
 
 
 class Replicas:
@@ -171,11 +162,7 @@ class Replicas:
         self._name = uuid.uuid4().hex[:8]
 
     async def complete(self, context: Ids, budget: int, seed: int | None, session: str | None) -> Completion:
-        """One request, from the wait for a place to the completion; goes on where an update has aborted it.
-
-        Raises:
-            PolicyError: the server refuses, answers with something else than a completion, or does not answer.
-        """
+        """One request, from the wait for a place to the completion; goes on where an update has aborted it."""
         if not budget:
             return Completion(np.zeros(0, np.int64), np.zeros(0, np.float32), True, self.version)
         key = self._prefixes.of(context) if session is None else session
@@ -239,9 +226,6 @@ class Replicas:
             update: The calls.
             mode: What happens to requests under way: "wait" for them; "abort" takes what they have, and they go on from
                 there; "keep" freezes them on the server, with the keys and values of the old weights.
-
-        Raises:
-            PolicyError: a server refuses; the version stays.
         """
         async with self._change:
             await self._change.wait_for(lambda: not self._updating)
@@ -271,7 +255,7 @@ class Replicas:
         while True:
             if mode == "abort":
                 await self._tell_all(*self._pausing(mode))
-            # A request that was on its way when the pause came waits in the server: the next pause aborts it too.
+            # a request that was on its way when the pause came waits in the server: the next pause aborts it too.
             async with self._change:
                 idle = self._change.wait_for(lambda: self._in_flight == 0)
                 try:
@@ -329,9 +313,7 @@ class Replicas:
     def _forget(self, server: Server, seen: _Protocol | None = None) -> None:
         """A server may be another process when it answers again: with its first weights, and perhaps other options.
 
-        Args:
-            server: The server.
-            seen: What the caller knew of it; where others have found out more since, nothing is forgotten. None forgets all.
+        Where others have found out more than the caller had `seen` of it, nothing is forgotten; None forgets all.
         """
         if seen is None or self._protocols.get(server.url) is seen:
             self._protocols.pop(server.url, None)
@@ -426,21 +408,15 @@ class Replicas:
             listed = await self.client.send(server, "/v1/models", None, max_bytes=_ANSWER_BYTES)
             self.model = model_name(server.url, listed)
         wanted = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "seed": 0}
-        if self._api == "sglang":
-            protocol: _Protocol = _SGLang()
+        kinds = {"completions": _Completions, "tokens": _Tokens, "auto": _Tokens}
+        protocol: _Protocol = _SGLang() if self._api == "sglang" else kinds[self._endpoint]()
+        try:
             completion, _ = await self._post(protocol, server, prompt, 1, wanted)
-        elif self._endpoint == "completions":
+        except PolicyError:  # 403 without --enable-scale-out, 404 before vLLM 0.22
+            if self._api == "sglang" or self._endpoint != "auto":
+                raise
             protocol = _Completions()
             completion, _ = await self._post(protocol, server, prompt, 1, wanted)
-        else:
-            try:
-                protocol = _Tokens()
-                completion, _ = await self._post(protocol, server, prompt, 1, wanted)
-            except PolicyError:  # 403 without --enable-scale-out, 404 before vLLM 0.22
-                if self._endpoint == "tokens":
-                    raise
-                protocol = _Completions()
-                completion, _ = await self._post(protocol, server, prompt, 1, wanted)
         # Of one id that could be sampled, the log-prob is 0: anything else is the untouched distribution's.
         raw, sampling = bool(np.any(completion.logprobs < -1e-3)), self._sampling
         if raw and (sampling.truncates or sampling.temperature not in (0.0, 1.0)):
@@ -562,23 +538,15 @@ def _check_read(url: str, prompt: list[int], read: Any) -> None:
 
 _LARGEST_ID: Final = 2**31 - 1
 
-_ROUNDING: Final = 1e-4
-"""Log-probs up to this much above 0 are 0: servers round."""
+_ROUNDING: Final = 1e-4  # log-probs up to this much above 0 are 0: servers round
 
 
 def model_name(url: str, answer: Any) -> str:
-    """The first model's name in an answer of `/v1/models`.
-
-    Raises:
-        PolicyError: there is none.
-    """
-    try:
-        name = answer["data"][0]["id"]
-    except (KeyError, IndexError, TypeError) as error:
-        raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=") from error
-    if not isinstance(name, str):
-        raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=")
-    return name
+    """The first model's name in an answer of `/v1/models`."""
+    with suppress(KeyError, IndexError, TypeError):
+        if isinstance(name := answer["data"][0]["id"], str):
+            return name
+    raise PolicyError(f"{url}/v1/models names no model ({_short(answer)}); give model=")
 
 
 def read_completion(
@@ -677,11 +645,7 @@ def versions_of(
 
 
 def support_of(who: str, mask: Any, ids: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Sampling masks (the ids that were kept for each place) as `Completion.support`, int32 (A, S).
-
-    Raises:
-        PolicyError: not one list of ids for each id, or one without the id that was drawn.
-    """
+    """Sampling masks (the ids that were kept for each place) as `Completion.support`, int32 (A, S)."""
     if not isinstance(mask, list) or len(mask) != len(ids):
         raise PolicyError(
             f"{who}: sampling_mask must have a list of ids for each of {len(ids)} ids, got {_short(mask)}"

@@ -12,8 +12,7 @@ from mathturn_gym.env.dialogue import Dialogue, completion_ids
 from mathturn_gym.errors import InvalidValueError, PolicyError, check_float, check_int
 from mathturn_gym.types import Completion, Ids
 
-_MOST_SEED: Final = 2**31
-"""Servers read seeds as integers of 32 or 64 bits."""
+_MOST_SEED: Final = 2**31  # servers read seeds as integers of 32 or 64 bits
 
 
 class ChatPolicy:
@@ -67,9 +66,8 @@ class ChatPolicy:
         self._request = dict(request or {})
         self._dialogue = Dialogue("builtin")
         self.tokenizer = self._dialogue.tokenizer
-        self._clients: dict[
-            asyncio.AbstractEventLoop, tuple[HttpClient, int]
-        ] = {}  # with the number of requests under way
+        # By event loop, with the number of requests under way: a connection belongs to the loop that opened it.
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[HttpClient, int]] = {}
 
     async def acomplete(
         self, context: Ids, *, max_tokens: int, seed: int | None = None, session: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,18 +20,45 @@ from mathturn_gym.errors import InvalidValueError, MissingDependencyError, Polic
 from mathturn_gym.policies.sampling import Sampling
 from mathturn_gym.types import Completion, Ids
 
-_CPU_CACHE_BYTES: Final = 2**30
-"""Keys and values on a CPU, where the library would take most of the machine's memory."""
-_CPU_BLOCKS: Final = 2048
-"""65,536 ids: small models need no more, and all of it is written at the start."""
+_CPU_CACHE_BYTES: Final = 2**30  # keys and values on a CPU, where the library would take most of the machine's memory
+_CPU_BLOCKS: Final = 2048  # 65,536 ids: small models need no more, and all of it is written at the start
 _CPU_BATCH_TOKENS: Final = 2048
 _CPU_PAGE: Final = 32
 _STEP_SECONDS: Final = 0.01
-_LOOK_SECONDS: Final = 1.0
-"""How often a wait looks whether the generation thread still lives."""
+_LOOK_SECONDS: Final = 1.0  # how often a wait looks whether the generation thread still lives
 
 
-class ContinuousPolicy:
+class StreamedBatches:
+    """A batch's answers by a stream, for policies with `submit` and `advance`; what else ends meanwhile is kept."""
+
+    submit: Callable[..., int]
+    advance: Callable[..., list[tuple[int, Completion]]]
+
+    def __init__(self) -> None:
+        self._unclaimed: list[tuple[int, Completion]] = []
+
+    def complete(
+        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Continues each context; see `Policy.complete`."""
+        drawn = [None] * len(contexts) if seeds is None else seeds
+        rows = {
+            self.submit(context, max_tokens=budget, seed=seed): row
+            for row, (context, budget, seed) in enumerate(zip(contexts, max_tokens, drawn, strict=True))
+        }
+        done: dict[int, Completion] = {}
+        others: list[tuple[int, Completion]] = []
+        while len(done) < len(rows):
+            for ticket, completion in self.advance():
+                if ticket in rows:
+                    done[rows[ticket]] = completion
+                else:
+                    others.append((ticket, completion))
+        self._unclaimed += others  # only now: `advance` hands out what is unclaimed at once, and would never wait
+        return [done[row] for row in range(len(rows))]
+
+
+class ContinuousPolicy(StreamedBatches):
     """A `StreamingPolicy` over a model that is trained in place.
 
     A thread decodes while requests wait. It is started by the first request, and `held` stops it for a training step.
@@ -78,6 +105,7 @@ class ContinuousPolicy:
         import transformers
         from transformers.generation import configuration_utils
 
+        super().__init__()
         ContinuousBatchingConfig: Any = getattr(configuration_utils, "ContinuousBatchingConfig", None)
         known = getattr(ContinuousBatchingConfig, "__dataclass_fields__", {})
         if "page_size" not in known:  # the pause that an update needs came with it
@@ -113,18 +141,11 @@ class ContinuousPolicy:
         self._closed = False
         self._tickets = itertools.count()
         self._running: dict[int, list[tuple[int, int]]] = {}  # ticket -> where which version began
-        self._unclaimed: list[tuple[int, Completion]] = []
 
     # ---- a stream
 
     def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
-        """Queues one context; `advance` answers it.
-
-        Args:
-            context: int64 (L,), not empty.
-            max_tokens: Budget, >= 0.
-            seed: Not read: all requests share one generator.
-        """
+        """Queues one context; `advance` answers it. The seed is not read: all requests share one generator."""
         if len(context) == 0:
             raise InvalidValueError("context is empty: a language model continues at least one id")
         budget = check_int("max_tokens", max_tokens, low=0)
@@ -142,14 +163,7 @@ class ContinuousPolicy:
         return ticket
 
     def advance(self, steps: int | None = None) -> list[tuple[int, Completion]]:
-        """Waits for the next completions; empty where nothing was submitted.
-
-        Args:
-            steps: Returns after about the time of this many steps even where nothing has ended; None waits.
-
-        Raises:
-            PolicyError: a request failed, or the generation thread has died.
-        """
+        """Waits for the next completions, at most about as long as `steps` steps take; empty where nothing was submitted."""
         found, self._unclaimed = self._unclaimed, []
         until = None if steps is None else time.monotonic() + steps * _STEP_SECONDS
         while self._running and not found:
@@ -165,22 +179,6 @@ class ContinuousPolicy:
                     None if self._manager.output_router.output_queue.empty() else self._manager.get_result(timeout=0)
                 )
         return found
-
-    def complete(
-        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
-    ) -> list[Completion]:
-        """Continues each context; see `Policy.complete`. Seeds are not read."""
-        rows = {self.submit(c, max_tokens=n): row for row, (c, n) in enumerate(zip(contexts, max_tokens, strict=True))}
-        done: dict[int, Completion] = {}
-        others: list[tuple[int, Completion]] = []
-        while len(done) < len(rows):
-            for ticket, completion in self.advance():
-                if ticket in rows:
-                    done[rows[ticket]] = completion
-                else:
-                    others.append((ticket, completion))
-        self._unclaimed += others
-        return [done[row] for row in range(len(rows))]
 
     def cancel(self, ticket: int) -> bool:
         """Drops a request; False where there is none of that number."""

@@ -36,11 +36,9 @@ MIN_SHARED = 16
 PREFILL_TOKENS = 16384
 """Most tokens of one prefill pass, padding included. It bounds activations, not caches."""
 
-_UNASKED = 2**30
-"""Bytes of keys and values up to which free memory is not looked up."""
+_UNASKED = 2**30  # bytes of keys and values up to which free memory is not looked up
 
-_SHARE = 0.8
-"""Share of the free memory that keys and values may take; activations and logits need some as well."""
+_SHARE = 0.8  # share of the free memory that keys and values may take; activations and logits need some as well
 
 SLACK = 256
 """Columns that a new arena has to spare for later turns (fewer where contexts are shorter)."""
@@ -48,24 +46,16 @@ SLACK = 256
 
 @dataclass(slots=True)
 class DecodingStats:
-    """Counts of the loop's work since it was made (or since `reset`).
+    """Counts of the loop's work since it was made (or since `reset`)."""
 
-    Attributes:
-        prefilled: Tokens fed in prefill passes: prompts, feedback, and the last one of each continued completion
-            (decoding sampled it, and never fed it).
-        reused: Tokens whose keys and values a cache held when their request was admitted.
-        decoded: Tokens fed one by one.
-        prefill_passes: Forward passes of prefills.
-        decode_passes: Forward passes of steps.
-        restarts: Rows that went back to waiting, because weights changed or memory ran out.
-    """
-
+    # Tokens fed in prefill passes: prompts, feedback, and the last one of each continued completion (decoding sampled
+    # it, and never fed it).
     prefilled: int = 0
-    reused: int = 0
-    decoded: int = 0
-    prefill_passes: int = 0
-    decode_passes: int = 0
-    restarts: int = 0
+    reused: int = 0  # tokens whose keys and values a cache held when their request was admitted
+    decoded: int = 0  # tokens fed one by one
+    prefill_passes: int = 0  # forward passes of prefills
+    decode_passes: int = 0  # forward passes of steps
+    restarts: int = 0  # rows that went back to waiting, because weights changed or memory ran out
 
     def reset(self) -> None:
         """Sets every count to 0."""
@@ -75,19 +65,12 @@ class DecodingStats:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A request and what was sampled for it.
+    """A request and what was sampled for it."""
 
-    Args:
-        ticket: Its number.
-        label: What error messages call it.
-        context: int64 (L,).
-        uniforms: float64 (budget,); one number for each id that may be sampled.
-    """
-
-    ticket: int
-    label: str
-    context: Ids
-    uniforms: npt.NDArray[np.float64]
+    ticket: int  # its number
+    label: str  # what error messages call it
+    context: Ids  # int64 (L,)
+    uniforms: npt.NDArray[np.float64]  # float64 (budget,); one number for each id that may be sampled
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     raw_logprobs: list[float] = field(default_factory=list)
@@ -274,7 +257,7 @@ class DecodingLoop:
         room = len(self._waiting)
         if self.max_rows is not None:
             room = min(room, self.max_rows - len(self._active))
-        # A prefill is a pass in which the running rows do not move: a few requests are worth waiting for.
+        # a prefill is a pass in which the running rows do not move: a few requests are worth waiting for.
         if room <= 0 or (self._active and room < math.ceil(self._refill * (len(self._active) + room))):
             return
         room = self._fitting(room)
@@ -287,9 +270,6 @@ class DecodingLoop:
         """How many of the first `room` waiting rows memory has room for; fewer become the limit from now on.
 
         Asking for an arena that does not fit ends a GPU's run with an error of its own, and gets a CPU's process killed.
-
-        Raises:
-            PolicyError: it has no room for a single row.
         """
         longest = max(len(row.context) + len(row.ids) for row in itertools.islice(self._waiting, room))
         # What `_prefill` asks for; an arena that has to grow later meets `_halve`.

@@ -19,9 +19,9 @@ from mathturn_gym.errors import CheckpointError, MissingDependencyError, install
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# What is raised for a folder that is broken in one way or another: tokenizers has no class of its own for it, and
+# transformers, huggingface_hub and safetensors have several each.
 _BROKEN: Final = (Exception,)
-"""What is raised for a folder that is broken in one way or another: tokenizers has no class of its own for it, and
-transformers, huggingface_hub and safetensors have several each."""
 
 
 def load_model(

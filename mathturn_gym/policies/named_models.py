@@ -23,8 +23,8 @@ from typing import Any, Final
 from mathturn_gym.base.model_folders import NAMED_MODELS, NamedModel, models_folder, no_progress_bars
 from mathturn_gym.errors import CheckpointError, MissingDependencyError, install_extra, raise_unknown_name
 
+# What a GGUF file's config says of the file, not of the model.
 _OF_THE_FILE: Final = ("quantization_config", "_name_or_path", "_model_name_or_path")
-"""What a GGUF file's config says of the file, not of the model."""
 
 
 def get_model(name: str, *, source: str | Path | None = None, again: bool = False) -> Path:

@@ -40,10 +40,7 @@ class OpenAIPolicy:
         urls: Base URL of every replica, e.g. "http://127.0.0.1:8000". User and password in it are sent, never shown.
         tokenizer: The served model's; kept for who makes an environment with it.
         model: The model's name there; None asks the first replica.
-        temperature: See `Sampling`.
-        top_p: See `Sampling`.
-        top_k: See `Sampling`.
-        min_p: See `Sampling`.
+        temperature, top_p, top_k, min_p: See `Sampling`.
         stop_ids: Ids that end a completion, besides the model's own end of sequence.
         concurrency: Most requests under way at once, over all replicas.
         timeout: Seconds that one attempt of a request may take, to the last byte of its answer; also the longest that
@@ -228,12 +225,7 @@ class OpenAIPolicy:
     # ---- weights and the end
 
     def update_weights(
-        self,
-        path: str | Path,
-        *,
-        version: int | None = None,
-        mode: PauseMode = "wait",
-        adapter: bool = False,
+        self, path: str | Path, *, version: int | None = None, mode: PauseMode = "wait", adapter: bool = False
     ) -> int:
         """Has every replica load a checkpoint; new requests wait meanwhile.
 
@@ -279,7 +271,7 @@ class OpenAIPolicy:
             return
         process = self._here()
         self._closed = True
-        # A router that is not told of the last sessions' ends keeps their caches; one that is gone is not waited for.
+        # a router that is not told of the last sessions' ends keeps their caches; one that is gone is not waited for.
         wait(list(self._ends), timeout=1.0)
         process.close()
 

@@ -141,11 +141,7 @@ def eval_mode(model: torch.nn.Module) -> Iterator[None]:
 
 
 def vocab_size_of(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """Number of ids that may be sampled: the model's, or the tokenizer's where that has fewer.
-
-    Raises:
-        InvalidValueError: the tokenizer has more ids than the model's embedding.
-    """
+    """Number of ids that may be sampled: the model's, or the tokenizer's where that has fewer."""
     embedding = int(model.get_input_embeddings().weight.shape[0])
     if tokenizer is None:
         return embedding
@@ -164,9 +160,6 @@ def stop_ids_of(
     """The ids that end a completion, sorted: those given, or all that tokenizer and config call end of sequence.
 
     With them goes the id with which the tokenizer's chat template closes a turn: Gemma's config, say, does not name it.
-
-    Raises:
-        InvalidValueError: none known and none given, or one outside the vocabulary.
     """
     if given is not None:
         return tuple(sorted({check_int("stop_ids", i, low=0, high=vocab_size - 1) for i in given}))

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK: Final = 128
-_SMALL_VOCABULARY: Final = 8192
-"""Vocabularies up to this size are summed in one piece: blocks would save nothing there."""
+_SMALL_VOCABULARY: Final = 8192  # vocabularies up to this size are summed in one piece: blocks would save nothing there
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +156,11 @@ class AnswerGrammar:
         following: For each id of an answer, what may follow it.
     """
 
-    first: tuple[int, ...]
-    following: Mapping[int, tuple[int, ...]]
+    first: tuple[int, ...]  # what an answer may begin with
+    following: Mapping[int, tuple[int, ...]]  # for each id of an answer, what may follow it
 
     def __call__(self, answer: Sequence[int]) -> tuple[int, ...]:
-        """The ids that may come next.
-
-        Args:
-            answer: The ids of the answer so far. After an id that the grammar does not know, an answer may begin.
-        """
+        """The ids that may come next; after an id that the grammar does not know, an answer may begin."""
         return self.following.get(int(answer[-1]), self.first) if len(answer) else self.first
 
 

@@ -21,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from mathturn_gym.episodes.losses import trained_logprobs
 from mathturn_gym.episodes.packing import PackedBatch, model_inputs
 from mathturn_gym.errors import check_int
 from mathturn_gym.policies.runner import ModelRunner
@@ -35,23 +37,20 @@ if TYPE_CHECKING:
 _ATTENTION: Final = "mathturn_rows"
 _ATTENTIONS: Final[Any] = AttentionInterface
 _MASKS: Final[Any] = AttentionMaskInterface
+# Bytes of float32 logits that one step of an update makes at most, where the model lets its head be called by itself.
+_LOGITS_BYTES: Final = 1 << 28
+# Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row.
 _PLAIN_CAUSAL: Final = ("llama", "qwen2", "qwen3")
-"""Model types whose attention is plain and causal, if no layer slides: those whose ids can be put in one row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The place of each id of padded rows after the padding is removed.
+    """The place of each id of padded rows after the padding is removed."""
 
-    Args:
-        shape: (B, T) of the padded rows.
-        source: int64 (B * T,), for each place in the padded rows the id that goes there; for padding any id of its row.
-        place: int64 (N,), for each id its place in the padded rows.
-    """
-
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # (B, T) of the padded rows
+    # int64 (B * T,), for each place in the padded rows the id that goes there; for padding any id of its row.
     source: torch.Tensor
-    place: torch.Tensor
+    place: torch.Tensor  # int64 (N,), for each id its place in the padded rows
 
     @classmethod
     def of(cls, batch: PackedBatch) -> Rows:
@@ -104,17 +103,70 @@ def trained_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
     row, column = batch.loss_mask.nonzero(as_tuple=True)
     if model.config._attn_implementation != _ATTENTION:
         return _padded_logits(model, batch, row, column - 1)
+    inputs, kept = _in_one_row(batch)
+    return model(**inputs, logits_to_keep=kept).logits[0]  # type: ignore[no-any-return]
+
+
+def trained_scores(
+    model: Any, batch: PackedBatch, vocab_size: int, *, temperature: float = 1.0, entropy_graph: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`trained_logprobs` of `trained_logits`, in bounded memory where the vocabulary is large.
+
+    Logits, their softmax, and the gradients of both are float32 (M, V) each: 8,192 ids of a vocabulary of 152,000 take 5 GB four to
+    six times over. Above a quarter of a gigabyte the head works on chunks of ids, and the backward pass computes each
+    chunk's logits once more; that is a third of the head's work, and the sums over chunks may differ in the last bits.
+
+    Args:
+        model: As for `trained_logits`. Chunks need a model that `use_row_attention` has prepared, unsharded, whose
+            logits nobody changes on their way out (as an answer grammar does).
+        batch: Layout "episode", padded.
+        vocab_size: Ids of the tokenizer; a head may have more.
+        temperature: As in `token_logprobs`.
+        entropy_graph: As in `trained_logprobs`.
+
+    Returns:
+        As `trained_logprobs`.
+    """
+    places = batch.loss_mask.nonzero()
+    chunk = max(1, _LOGITS_BYTES // (4 * vocab_size))
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    # A hook sees the model's whole output; FSDP gathers weights when the model is called, not its parts.
+    plain = model.config._attn_implementation == _ATTENTION and not (inner._forward_hooks or hasattr(inner, "reshard"))
+    if len(places) <= chunk or not plain:
+        logits = trained_logits(model, batch)[:, :vocab_size]
+        return trained_logprobs(logits.float(), batch, temperature=temperature, entropy_graph=entropy_graph)
+    inputs, kept = _in_one_row(batch)
+    states = inner.get_decoder()(**inputs).last_hidden_state[0, kept]
+    head = inner.get_output_embeddings()
+
+    def scores(states: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.zeros_like(batch.loss_mask)
+        mask[places[:, 0], places[:, 1]] = True
+        part = batch.replace_tensors({"loss_mask": mask})
+        logits = head(states)[:, :vocab_size].float()
+        return trained_logprobs(logits, part, temperature=temperature, entropy_graph=entropy_graph)
+
+    parts = [
+        checkpoint(scores, *one, use_reentrant=False, preserve_rng_state=False)
+        for one in zip(torch.split(states, chunk), torch.split(places, chunk), strict=True)
+    ]
+    logprobs, entropies = zip(*parts, strict=True)
+    return sum(logprobs[1:], logprobs[0]), sum(entropies[1:], entropies[0])  # each is 0 off its chunk
+
+
+def _in_one_row(batch: PackedBatch) -> tuple[dict[str, Any], torch.Tensor]:
+    """What a model prepared by `use_row_attention` is called with, and the (M,) places that predict a trained id."""
+    row, column = batch.loss_mask.nonzero(as_tuple=True)
     rows = Rows.of(batch)
-    out = model(
-        input_ids=batch.input_ids.flatten()[rows.place][None],
-        # A mask of four dimensions is handed on as it is: transformers builds none, and attention looks at `rows`.
-        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=batch.device),
-        position_ids=batch.position_ids.flatten()[rows.place][None],
-        use_cache=False,
-        logits_to_keep=rows.source[row * batch.input_ids.shape[1] + column - 1],
-        rows=rows,
-    )
-    return out.logits[0]  # type: ignore[no-any-return]
+    inputs = {
+        "input_ids": batch.input_ids.flatten()[rows.place][None],
+        # a mask of four dimensions is handed on as it is: transformers builds none, and attention looks at `rows`.
+        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=batch.device),
+        "position_ids": batch.position_ids.flatten()[rows.place][None],
+        "use_cache": False,
+        "rows": rows,
+    }
+    return inputs, rows.source[row * batch.input_ids.shape[1] + column - 1]
 
 
 def _padded_logits(model: Any, batch: PackedBatch, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
@@ -166,16 +218,12 @@ _MASKS.register(_ATTENTION, _MASKS()["sdpa"])
 # ---- log-probs of given token ids
 
 
+# Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory.
 _LOGIT_ROWS = 1024
-"""Positions whose logits are turned into distributions at once: float32 over a large vocabulary is what needs memory."""
 
 
 def score_completions(
-    runner: ModelRunner,
-    sampling: Sampling,
-    contexts: Sequence[Ids],
-    completions: Sequence[Ids],
-    max_rows: int | None,
+    runner: ModelRunner, sampling: Sampling, contexts: Sequence[Ids], completions: Sequence[Ids], max_rows: int | None
 ) -> list[npt.NDArray[np.float32]]:
     """Log-probs of each completion after its context.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from mathturn_gym.errors import InvalidValueError, MissingDependencyError, PolicyError, check_int
 from mathturn_gym.policies._replicas import support_of, versions_of
+from mathturn_gym.policies.continuous import StreamedBatches
 from mathturn_gym.types import Completion, Ids
 
 
-class VLLMPolicy:
+class VLLMPolicy(StreamedBatches):
     """A vLLM engine as a `Policy` and a `StreamingPolicy`.
 
     vLLM batches continuously and keeps prefixes itself. Its sampling is seeded per request.
@@ -23,10 +24,7 @@ class VLLMPolicy:
     Args:
         model: A checkpoint's folder or hub name.
         tokenizer: The served model's; kept for who makes an environment with it.
-        temperature: See `Sampling`.
-        top_p: See `Sampling`.
-        top_k: See `Sampling`.
-        min_p: See `Sampling`.
+        temperature, top_p, top_k, min_p: See `Sampling`.
         stop_ids: Ids that end a completion, besides the model's own end of sequence.
         version: Version of the weights.
         **engine: Of `vllm.LLM`: dtype, enforce_eager, max_model_len, …; with return_sampling_mask=True, completions of
@@ -54,6 +52,7 @@ class VLLMPolicy:
         version: int = 0,
         **engine: Any,
     ) -> None:
+        super().__init__()
         try:
             import vllm  # type: ignore[import-not-found,unused-ignore]
         except ImportError as error:
@@ -62,7 +61,7 @@ class VLLMPolicy:
             ) from error
         defaults: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
         if on_cpu():
-            # A split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
+            # a split prefill rewinds the request's generator, which vLLM 0.32 can do on CUDA alone ("CPU Generator does not
             # use offset"): with many environments at once, every run would end there.
             defaults["enable_chunked_prefill"] = False
         self._llm = vllm.LLM(model=str(model), skip_tokenizer_init=False, **{**defaults, **engine})
@@ -78,33 +77,12 @@ class VLLMPolicy:
         }
         self.tokenizer = tokenizer
         self.version = check_int("version", version, low=0)
-        # A trainer may hand over weights while another thread steps; between steps is the only safe place.
+        # a trainer may hand over weights while another thread steps; between steps is the only safe place.
         self._lock = threading.RLock()
         self._label(version)
         self._tickets = itertools.count()
         self._running: dict[str, int] = {}
         self._closed = False
-        self._unclaimed: list[tuple[int, Completion]] = []
-
-    def complete(
-        self, contexts: Sequence[Ids], *, max_tokens: Sequence[int], seeds: Sequence[int] | None = None
-    ) -> list[Completion]:
-        """Continues each context; see `Policy.complete`."""
-        drawn = [None] * len(contexts) if seeds is None else seeds
-        tickets = [
-            self.submit(context, max_tokens=budget, seed=seed)
-            for context, budget, seed in zip(contexts, max_tokens, drawn, strict=True)
-        ]
-        found: dict[int, Completion] = {}
-        others: list[tuple[int, Completion]] = []
-        while not all(ticket in found for ticket in tickets):
-            for ticket, completion in self.advance():
-                if ticket in tickets:
-                    found[ticket] = completion
-                else:
-                    others.append((ticket, completion))
-        self._unclaimed += others
-        return [found[ticket] for ticket in tickets]
 
     def submit(self, context: Ids, *, max_tokens: int, seed: int | None = None) -> int:
         """Queues one context; `advance` answers it."""
@@ -177,11 +155,9 @@ class VLLMPolicy:
                     f"update_weights with {len(self._running)} requests under way: their ids would carry the wrong version;"
                     " advance until none is, or install vLLM >= 0.32"
                 )
-            how = (
-                {"weights_iterator": list(weights.items())}
-                if isinstance(weights, Mapping)
-                else {"weights_path": str(weights)}
-            )
+            how: dict[str, Any] = {"weights_path": str(weights)}
+            if isinstance(weights, Mapping):
+                how = {"weights_iterator": list(weights.items())}
             self._llm.collective_rpc("reload_weights", kwargs=how)
             self._llm.reset_prefix_cache(**({"reset_running_requests": True} if self._running else {}))
             self._label(new)

@@ -20,27 +20,19 @@ from mathturn_gym.show.pages import asset, own_markup
 _WIDTH: Final = 560
 _LABEL: Final = 150
 _LONGEST: Final = 20
-_COLORS: Final = 10
-"""Colors of series; after these they come again with broken lines."""
-_LIGHT: Final = frozenset({"gone"})
-"""Classes on which white numbers could not be read."""
+_COLORS: Final = 10  # colors of series; after these they come again with broken lines
+_LIGHT: Final = frozenset({"gone"})  # classes on which white numbers could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values that belong together.
+    """Values that belong together."""
 
-    Args:
-        name: Of the series.
-        points: Pairs of a place (a turn, a number of tokens) and a value; those without a value are left out.
-        dashed: Drawn so.
-        color: Number of its color, from 1; None for its place in the chart.
-    """
-
-    name: str
+    name: str  # of the series
+    # Pairs of a place (a turn, a number of tokens) and a value; those without a value are left out.
     points: Sequence[tuple[float, Estimate]]
-    dashed: bool = False
-    color: int | None = None
+    dashed: bool = False  # drawn so
+    color: int | None = None  # number of its color, from 1; None for its place in the chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +67,7 @@ def lines(series: Sequence[Series], x_name: str, *, bands: bool = False, steps: 
     """
     places = sorted({x for one in series for x, _ in one.points})
     low, high = places[0], places[-1]
+    # Whole numbers are turns: each has a column of its own, with the series side by side in it.
     whole = not bands and all(float(x).is_integer() for x in places)
     most = _top(figure.high or figure.value or 0.0 for one in series for _, figure in one.points)
     margin = 16 + (min(_LONGEST, max(len(visible(one.name)) for one in series)) * 6.6 if bands else 0)
@@ -148,6 +141,7 @@ def _path(points: Sequence[tuple[float, float]], *, steps: bool) -> str:
 def _band(plane: _Plane, known: Sequence[tuple[float, Estimate, float]], color: int, *, steps: bool) -> str:
     """The intervals as areas; where a point has none (all runs have the same score), there is a gap."""
     parts, piece = [], list[tuple[float, float, float]]()
+    # A last point without an interval closes the last piece.
     for x, figure, _ in [*known, (0.0, Estimate(None, None, None, 0), 0.0)]:
         if figure.low is not None and figure.high is not None:
             piece.append((x, plane.up(figure.low), plane.up(figure.high)))
@@ -167,9 +161,7 @@ def _names(labels: Sequence[tuple[float, float, str, int]], plane: _Plane) -> li
     free = plane.height - plane.room[1] - 13 * len(ordered)  # so that the lowest name is still on the paper
     for place, (y, x, name, color) in enumerate(ordered):
         last = max(min(y, free + 13 * (place + 1)), last + 13)
-        line = " ".join(visible(name).split())
-        short = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-        parts.append(_text(x + 7, last + 4, short, f"fill-{color}"))
+        parts.append(_text(x + 7, last + 4, _shortened(name), f"fill-{color}"))
     return parts
 
 
@@ -224,13 +216,7 @@ def ranges(
 
 
 def bars(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[str, str]], unit: str) -> Markup:
-    """Counts by row as shares of a whole bar, with the row's total behind it.
-
-    Args:
-        rows: A label, and a count per kind.
-        kinds: Name and class of each kind.
-        unit: What is counted.
-    """
+    """Counts by row, one per kind (a name and its class), as shares of a whole bar, with the row's total behind it."""
     step, left, right = 30, _LABEL, 62
     room, parts = _WIDTH - left - right, []
     for row, (label, counts) in enumerate(rows):
@@ -251,14 +237,7 @@ def bars(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[str,
 
 
 def histogram(values: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]], x_name: str, unit: str) -> Markup:
-    """Whole numbers in bins, the kinds on top of one another.
-
-    Args:
-        values: Per kind its numbers.
-        kinds: Name and class of each.
-        x_name: What the numbers are.
-        unit: What has them.
-    """
+    """Whole numbers in bins, the kinds (a name and its class each) on top of one another."""
     low, high = min(map(min, filter(None, values))), max(map(max, filter(None, values)))
     width = max(1, math.ceil((high - low + 1) / 28))
     bins = (high - low) // width + 1
@@ -288,11 +267,7 @@ def histogram(values: Sequence[Sequence[int]], kinds: Sequence[tuple[str, str]],
 
 
 def standalone(drawing: Markup) -> str:
-    """Returns a chart as a file of its own, with the styles of the light theme in it; a legend below it is left out.
-
-    Args:
-        drawing: From one of the functions above.
-    """
+    """Returns a chart as a file of its own, with the styles of the light theme in it; a legend below it is left out."""
     light, _, rest = asset("report/report.css").partition("@media (prefers-color-scheme: dark)")
     rules = light + "".join(f"{line}\n" for line in rest.splitlines() if line.startswith("svg"))
     picture = str(drawing).partition("</svg>")[0]
@@ -302,11 +277,7 @@ def standalone(drawing: Markup) -> str:
 
 
 def legend(kinds: Iterable[tuple[str, str]]) -> str:
-    """Names beside their colors.
-
-    Args:
-        kinds: Name and class of each.
-    """
+    """Names beside their colors, from pairs of a name and a class."""
     shown = list(kinds)
     if not shown:
         return ""
@@ -330,9 +301,12 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 def _label(label: str, middle: float) -> str:
     """A row's name, shortened where it is too long; hovering tells all of it."""
-    line = " ".join(visible(label).split())
-    short = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-    return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, short, 'end')}</g>"
+    return f"<g><title>{html_text(label)}</title>{_text(_LABEL - 10, middle + 4, _shortened(label), 'end')}</g>"
+
+
+def _shortened(name: str) -> str:
+    line = " ".join(visible(name).split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _tooltip(name: str, figure: Estimate) -> str:
@@ -345,6 +319,7 @@ def _top(values: Iterable[float | None]) -> float:
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most))
+    # A little below counts as reached: rounding must not take the next round number.
     return next(factor * power for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if factor * power >= most * 0.999)
 
 

@@ -192,6 +192,7 @@ def repeats_of(report: Report) -> dict[str, str]:
     for name in (name for names in report.by_question().values() for name in names):
         turn = name.partition("@")[2]
         first = seen.setdefault((turn, report[name]), name)
+        # Metrics without a turn may be equal by chance; those of one turn are equal by definition.
         if turn and first != name:
             repeats[name] = first
     return repeats
@@ -315,8 +316,10 @@ def _confidence(episodes: Sequence[Episode], confidence: float) -> Drawn | None:
         (float(own.mean()), turn.verdict.correct, ids[one.problem_id])
         for one in episodes
         for turn in one.turns
+        # Chat APIs give no log-probs.
         if (own := turn.logprobs).size and not np.isnan(own).any()
     ]
+    # Fewer than five turns in a part: its interval would be all of the axis.
     if len(found) < 5 * _FIFTHS:
         return None
     found.sort(key=lambda row: row[0])

@@ -32,19 +32,12 @@ _DEEPEST: Final = 60
 
 
 class Formula(NamedTuple):
-    """A formula of a text.
+    """A formula of a text."""
 
-    Args:
-        start: Where it begins.
-        end: Where it ends.
-        inner: Its TeX, without what delimits it.
-        display: On a line of its own.
-    """
-
-    start: int
-    end: int
-    inner: str
-    display: bool
+    start: int  # where it begins
+    end: int  # where it ends
+    inner: str  # its TeX, without what delimits it
+    display: bool  # on a line of its own
 
 
 _OPENING: Final = re.compile(r"[$\\]")
@@ -82,7 +75,7 @@ def _formula_at(text: str, at: int) -> Formula | None:
             return _between(window, at, opening, closing, display)
     if window[0] == "$":
         found = _between(window, at, "$", "$", False)
-        # A price is no formula: `$5 and $6` opens before a digit and would close after a space.
+        # a price is no formula: `$5 and $6` opens before a digit and would close after a space.
         if found is None or _NO_INLINE.search(found.inner) or text[found.end : found.end + 1].isdigit():
             return None
         return found
@@ -122,6 +115,7 @@ _TRICKS: Final = re.compile(
     r"|[vh]?phantom|[a-z]*[lrc]lap|smash|skew|rule|(?:text|back)?color|f?colorbox|definecolor|[egx]?def|let|futurelet"
     r"|(?:re)?newcommand|providecommand|char|tag)|(?:\\!\s*){4}"
 )
+# Environments as the converter knows them, and without the numbers that it would add.
 _SAME_AS: Final = (
     ("{aligned}", "{align*}"),
     ("{align}", "{align*}"),
@@ -129,30 +123,9 @@ _SAME_AS: Final = (
     ("{gather}", "{matrix}"),
     ("{gather*}", "{matrix}"),
 )
-"""Environments as the converter knows them, and without the numbers that it would add."""
-_ELEMENTS: Final = frozenset(
-    [
-        "mrow",
-        "mi",
-        "mn",
-        "mo",
-        "mtext",
-        "mspace",
-        "mfrac",
-        "msqrt",
-        "mroot",
-        "mstyle",
-        "msub",
-        "msup",
-        "msubsup",
-        "munder",
-        "mover",
-        "munderover",
-        "mtable",
-        "mtr",
-        "mtd",
-    ]
-)
+_LEAVES: Final = ("mi", "mn", "mo", "mtext", "mspace")
+_SCRIPTS: Final = ("msub", "msup", "msubsup", "munder", "mover", "munderover")
+_ELEMENTS: Final = frozenset([*_LEAVES, *_SCRIPTS, "mrow", "mfrac", "msqrt", "mroot", "mstyle", "mtable", "mtr", "mtd"])
 _BOOLEAN: Final = re.compile("true|false")
 _ATTRIBUTES: Final = {
     **dict.fromkeys(
@@ -167,10 +140,10 @@ _ATTRIBUTES: Final = {
     "minsize": re.compile(r"[0123](\.\d+)?em"),
     "maxsize": re.compile(r"[0123](\.\d+)?em"),
 }
+# Attributes that are left out: without them a formula says the same.
 _LOOKS: Final = frozenset(
     ["rowspacing", "columnspacing", "rowlines", "columnlines", "lspace", "rspace", "separator", "symmetric", "height"]
 )
-"""Attributes that are left out: without them a formula says the same."""
 _NUMBERED: Final = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
 _SILENT: Final = str.maketrans("", "", "\u2061\u2062\u2063\u2064")
 
@@ -210,11 +183,7 @@ class _Unfit(Exception):  # noqa: N818 - no error: the formula is shown as it wa
 
 
 def _checked(element: Element, depth: int) -> Tree:
-    """Returns the element as a tree of what is allowed.
-
-    Raises:
-        _Unfit: something else is in it.
-    """
+    """Returns the element as a tree of what is allowed."""
     tag, attributes = element.tag, dict(element.attrib)
     if tag == "menclose" and attributes.pop("notation", "") == "box":
         # Browsers draw no `menclose`: the page's styles draw this frame.

@@ -47,6 +47,7 @@ def episode_html(episode: Episode) -> str:
             cells.append(f'<span title="position {at}, masked" style="opacity:.5">{token}</span>')
             continue
         known = "no log-prob" if math.isnan(logprob) else f"log-prob {logprob:.4f}"
+        # Darker where the id was less likely, never so dark that it cannot be read.
         shade = 0.5 if math.isnan(logprob) else min(0.7, 0.08 - 0.12 * logprob)
         style = f"background:rgba(217,119,6,{shade:.2f});border-radius:2px"
         cells.append(f'<span title="position {at}, turn {turn + 1}, {known}" style="{style}">{token}</span>')

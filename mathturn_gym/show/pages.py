@@ -26,43 +26,27 @@ from mathturn_gym.base.files import write_atomically
 from mathturn_gym.base.text import html_text
 from mathturn_gym.show.tables import Table, split_interval
 
-_MANY: Final = 10
-"""Tables with more columns are set more tightly."""
+_MANY: Final = 10  # tables with more columns are set more tightly
 
 
 class Chart(NamedTuple):
-    """A drawing with its title.
-
-    Attributes:
-        title: Above it.
-        drawing: From `show.charts`.
-        words: How to read it; may be empty.
-    """
+    """A drawing with its title."""
 
     title: str
-    drawing: Markup
-    words: str = ""
+    drawing: Markup  # from `show.charts`
+    words: str = ""  # how to read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a report.
+    """A part of a report."""
 
-    Args:
-        title: Its heading.
-        lead: What it shows.
-        charts: Shown first.
-        tables: Shown below; a click on a heading sorts.
-        text: Shown last, as it is.
-        folded: Only the heading is shown until it is clicked.
-    """
-
-    title: str
-    lead: str = ""
-    charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
-    text: str = ""
-    folded: bool = False
+    title: str  # its heading
+    lead: str = ""  # what it shows
+    charts: Sequence[Chart] = ()  # shown first
+    tables: Sequence[Table] = ()  # shown below; a click on a heading sorts
+    text: str = ""  # shown last, as it is
+    folded: bool = False  # only the heading is shown until it is clicked
 
 
 def write_report_page(
@@ -74,16 +58,7 @@ def write_report_page(
     cards: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
 ) -> None:
-    """Writes a report as one HTML file.
-
-    Args:
-        path: File to write.
-        title: Its heading.
-        verdict: What the report says, in sentences; the first stands out.
-        sections: In order.
-        cards: Numbers to see first, each with what it is.
-        notes: What a reader must know before the numbers.
-    """
+    """Writes a report as one HTML file: sentences, of which the first stands out, numbers to see first, notes, sections."""
     sortable = any(section.tables for section in sections)
     page = render_page(
         "report/report.html",
@@ -103,16 +78,7 @@ def write_report_page(
 def render_page(
     template: str, *, styles: str, scripts: Sequence[str], rules: Mapping[str, str], title: str, **values: Any
 ) -> str:
-    """Returns a page.
-
-    Args:
-        template: Below `assets/`; it extends `report/page.html`.
-        styles: All of the page's styles.
-        scripts: The page's scripts, run in this order.
-        rules: Of the content security policy, besides those that every page has.
-        title: Of the page.
-        **values: What the template shows.
-    """
+    """Returns a page from a template below `assets/`; `rules` are added to the content security policy of every page."""
     return (
         _environment()
         .get_template(template)
@@ -127,14 +93,9 @@ def render_page(
 
 
 def content_policy(styles: str, scripts: Sequence[str], rules: Mapping[str, str]) -> str:
-    """Returns a content security policy under which only these styles and scripts work.
-
-    Args:
-        styles: All of the page's styles.
-        scripts: The page's scripts.
-        rules: Further rules.
-    """
+    """Returns a content security policy under which only these styles and scripts work."""
     every = {
+        # Nothing is fetched: a page that was sent to someone tells no server that it was opened.
         "default-src": "'none'",
         "script-src": " ".join(map(_digest, scripts)) or "'none'",
         "style-src": _digest(styles),
@@ -161,7 +122,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(asset),
         autoescape=True,
         finalize=_shown,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a misspelt name in a template is an error, not an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -16,25 +16,16 @@ _SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(slots=True)
 class Table:
-    """Texts in rows and columns; the first column is the row's name.
+    """Texts in rows and columns; the first column is the row's name."""
 
-    Args:
-        title: Above the table.
-        columns: Headings.
-        lead: A sentence about what is shown.
-        rows: One text per column. `0.5 [0.4, 0.6]` is shown on a page as a value with its interval below.
-        notes: Footnotes, numbered from 1 in this order.
-        best: Row and column of the cells in bold.
-        words: Columns of prose, aligned to the left.
-    """
-
-    title: str
-    columns: Sequence[str]
-    lead: str = ""
+    title: str  # above the table
+    columns: Sequence[str]  # headings
+    lead: str = ""  # a sentence about what is shown
+    # One text per column. `0.5 [0.4, 0.6]` is shown on a page as a value with its interval below.
     rows: list[list[str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    best: set[tuple[int, int]] = field(default_factory=set)
-    words: Sequence[int] = ()
+    notes: list[str] = field(default_factory=list)  # footnotes, numbered from 1 in this order
+    best: set[tuple[int, int]] = field(default_factory=set)  # row and column of the cells in bold
+    words: Sequence[int] = ()  # columns of prose, aligned to the left
 
     def marks(self, notes: Sequence[str]) -> str:
         """Adds footnotes (an equal one is used again), and returns their marks.
@@ -82,12 +73,7 @@ def split_interval(text: str) -> tuple[str, str]:
 
 
 def as_rich(table: Table, width: int = 120) -> RenderableType:
-    """Returns the table for `rich.console.Console.print`.
-
-    Args:
-        table: What to show.
-        width: Of the terminal; a wider table is shown in several pieces, each with the rows' names.
-    """
+    """Returns the table for rich; one that is wider than the terminal comes in pieces, each with the rows' names."""
     from rich import box
     from rich.console import Group
     from rich.padding import Padding
@@ -114,6 +100,7 @@ def _pieces(table: Table, width: int) -> list[list[int]]:
     space = [max(len(visible(text)) for text in texts) + 2 for texts in zip(table.columns, *table.rows, strict=True)]
     pieces = [[0]]
     for c in range(1, len(space)):
+        # Every piece has the rows' names and one more column at least, however narrow the terminal is.
         if len(pieces[-1]) > 1 and sum(space[i] for i in pieces[-1]) + space[c] > width:
             pieces.append([0])
         pieces[-1].append(c)

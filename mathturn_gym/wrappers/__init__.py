@@ -25,15 +25,8 @@ if TYPE_CHECKING:
     from mathturn_gym.wrappers.token_level import TokenLevelEnv
     from mathturn_gym.wrappers.whole_answer import WholeAnswerEnv
 
-__all__ = [
-    "AsyncCausalLMPolicy",
-    "CausalLMPolicy",
-    "ReturnsWrapper",
-    "TokenLevelEnv",
-    "VectorReturnsWrapper",
-    "WholeAnswerEnv",
-    "load_policy",
-]
+__all__ = ["AsyncCausalLMPolicy", "CausalLMPolicy", "load_policy"]
+__all__ += ["ReturnsWrapper", "TokenLevelEnv", "VectorReturnsWrapper", "WholeAnswerEnv"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -24,12 +23,18 @@ class _Request:
     future: asyncio.Future[Completion] = field(repr=False)
     ticket: int = -1
 
-    def settle(self, act: Callable[[asyncio.Future[Completion]], object]) -> None:
-        """Settles the future in its own event loop, unless it was cancelled or the loop is gone."""
+    def settle(self, found: Completion | Exception | None) -> None:
+        """Gives the waiting call what was found, None cancelling it, unless it was cancelled or its loop is gone."""
 
-        def settle() -> None:
-            if not self.future.done():
-                act(self.future)
+        def settle() -> None:  # in the future's own loop: asyncio's futures are not safe in threads
+            if self.future.done():
+                return
+            if isinstance(found, Completion):
+                self.future.set_result(found)
+            elif found is None:
+                self.future.cancel()
+            else:
+                self.future.set_exception(found)
 
         loop = self.future.get_loop()
         if not loop.is_closed():
@@ -58,6 +63,7 @@ class AsyncCausalLMPolicy:
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._cancelled: SimpleQueue[_Request] = SimpleQueue()
         self._closed = False
+        # A daemon: a program that forgets `close` can still end.
         self._thread = threading.Thread(target=self._work, name="decoding", daemon=True)
         self._thread.start()
 
@@ -101,6 +107,7 @@ class AsyncCausalLMPolicy:
         await asyncio.to_thread(self.close)
 
     def _work(self) -> None:
+        # Autocast is a property of a thread: the caller's does not reach this one.
         with torch.autocast(self.policy.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             self._decode()
 
@@ -112,14 +119,14 @@ class AsyncCausalLMPolicy:
                 done = self.policy.advance(steps=1)
             except Exception as error:
                 for request in running.values():
-                    request.settle(_raiser(error))
+                    request.settle(error)
                 running.clear()
                 continue
             for ticket, completion in done:
-                running.pop(ticket).settle(_setter(completion))
+                running.pop(ticket).settle(completion)
         for ticket, request in running.items():
             self.policy.cancel(ticket)
-            request.settle(lambda future: future.cancel())
+            request.settle(None)
 
     def _receive(self, running: dict[int, _Request]) -> bool:
         """Takes what has come in, waiting where nothing runs; False once closed."""
@@ -130,7 +137,7 @@ class AsyncCausalLMPolicy:
             try:
                 request.ticket = self.policy.submit(request.context, max_tokens=request.max_tokens, seed=request.seed)
             except Exception as error:
-                request.settle(_raiser(error))
+                request.settle(error)
             else:
                 running[request.ticket] = request
         while not self._cancelled.empty():
@@ -138,11 +145,3 @@ class AsyncCausalLMPolicy:
             if running.pop(request.ticket, None) is not None:
                 self.policy.cancel(request.ticket)
         return True
-
-
-def _setter(completion: Completion) -> Callable[[asyncio.Future[Completion]], None]:
-    return lambda future: future.set_result(completion)
-
-
-def _raiser(error: Exception) -> Callable[[asyncio.Future[Any]], None]:
-    return lambda future: future.set_exception(error)

@@ -26,8 +26,8 @@ from mathturn_gym.errors import CheckpointError, InvalidValueError, raise_unknow
 from mathturn_gym.policies.config import BUILTIN_PATH, POLICY_NAMES, PolicyConfig
 from mathturn_gym.types import Policy
 
+# Fields that a folder's policy.json may have.
 _REMEMBERED: Final = ("model", "tokenizer", "dtype", "grammar", "temperature", "top_p", "top_k", "min_p")
-"""Fields that a folder's policy.json may have."""
 
 _MOST_JSON: Final = 1 << 24
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
@@ -60,7 +60,10 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
             f"policy must be a name, a folder or a PolicyConfig, got a {type(policy).__name__}; of a model that is loaded"
             " already, CausalLMPolicy(model, tokenizer) makes a policy"
         )
-    config = replace(policy, **changes) if isinstance(policy, PolicyConfig) else _config_of(str(policy), changes)
+    if isinstance(policy, PolicyConfig):
+        config = replace(policy, **changes)
+    else:
+        config = PolicyConfig.from_json({"model": str(policy), **changes})
     kind, place = _resolve(config.model)
     if kind.remembers and Path(place).is_dir():
         config = _with_memory(config, Path(place))
@@ -69,15 +72,7 @@ def load_policy(policy: str | Path | PolicyConfig, **changes: Any) -> Any:
 
 
 def resolved_config(config: PolicyConfig) -> PolicyConfig:
-    """The config with what the policy's folder remembers, and the defaults of sampling, in place of None.
-
-    Args:
-        config: Nothing is loaded for it.
-
-    Raises:
-        InvalidValueError: an unknown name.
-        CheckpointError: the folder's policy.json cannot be read.
-    """
+    """The config with what the policy's folder remembers, and the defaults of sampling, in place of None."""
     kind, place = _resolve(config.model)
     found = _with_memory(config, Path(place)) if kind.remembers and Path(place).is_dir() else config
     if "temperature" in kind.refused:  # such policies sample as they will
@@ -85,37 +80,23 @@ def resolved_config(config: PolicyConfig) -> PolicyConfig:
     return replace(found, **{name: one for name, one in _DEFAULTS.items() if getattr(found, name) is None})
 
 
-def _config_of(name: str, changes: Mapping[str, Any]) -> PolicyConfig:
-    return PolicyConfig.from_json({"model": name, **changes})
-
-
 # ---- what a name stands for
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind:
-    """A kind of policy: its loader and the fields that it refuses.
+    """A kind of policy: its loader and the fields that it refuses."""
 
-    Args:
-        title: What error messages call the kind.
-        load: Makes the policy of a config and a place: a folder, a hub name, URLs or an import path.
-        refused: Fields of `PolicyConfig` without a meaning for the kind; an error where they are set.
-        remembers: The place may be a folder whose policy.json fills in what the config leaves out.
-    """
-
-    title: str
+    title: str  # what error messages call the kind
+    # Makes the policy of a config and a place: a folder, a hub name, URLs or an import path.
     load: Callable[[PolicyConfig, str], Any]
+    # Fields of `PolicyConfig` without a meaning for the kind; an error where they are set.
     refused: tuple[str, ...] = ()
-    remembers: bool = False
+    remembers: bool = False  # the place may be a folder whose policy.json fills in what the config leaves out
 
 
 def _resolve(name: str) -> tuple[PolicyKind, str]:
-    """The kind of a policy and its place; nothing is loaded.
-
-    Raises:
-        InvalidValueError: an unknown name (the nearest is suggested).
-        CheckpointError: a folder that holds no model.
-    """
+    """The kind of a policy and its place; nothing is loaded."""
     scheme = next((scheme for scheme in SCHEMES if name.startswith(scheme) and name != scheme), None)
     if scheme is not None:
         rest = name if scheme.endswith("//") else name.removeprefix(scheme)
@@ -133,7 +114,7 @@ def _resolve(name: str) -> tuple[PolicyKind, str]:
     # The gate of run folders (`names_code`) calls every such text code: what the parser does not take is never imported.
     if is_import_path(name) and module_exists(name):
         return CALLABLE, name
-    # A path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
+    # a path below a folder that is here is a misspelt path; anything else of two parts may be the hub's.
     if name.count("/") == 1 and is_hub_name(name) and not Path(name).parent.is_dir():
         return MODEL, name
     near = _nearest(name)
@@ -216,7 +197,7 @@ def _base_of(adapter: Path) -> str:
         raise CheckpointError(f"{str(adapter)!r} does not say what model it adapts: give model=BASE, adapter={adapter}")
     kind, place = _resolve(known)
     if kind is not MODEL or _is_adapter(place):
-        # A downloaded folder must not choose what is executed or asked.
+        # a downloaded folder must not choose what is executed or asked.
         raise CheckpointError(f"{str(adapter)!r} adapts {known!r}, which is neither a folder nor a hub name")
     return place
 
@@ -286,6 +267,7 @@ def _server(config: PolicyConfig, place: str) -> Any:
         )
     options = dict(config.options)
     if config.max_batch_size is not None:
+        # What decodes together on a server is the requests under way.
         options.setdefault("concurrency", config.max_batch_size)
     return OpenAIPolicy(
         place.split(","),

@@ -51,10 +51,7 @@ class CausalLMPolicy:
         device: Where to move the model; None leaves it where it is.
         dtype: What to convert the model to; None leaves it. Cached and uncached log-probs agree to about 1e-5 in
             float32 and only to about 0.1 in bfloat16.
-        temperature: See `Sampling`.
-        top_p: See `Sampling`.
-        top_k: See `Sampling`.
-        min_p: See `Sampling`.
+        temperature, top_p, top_k, min_p: See `Sampling`.
         stop_ids: Ids that end a completion; they are sampled, so they stay its last id. None takes the end-of-sequence
             ids of tokenizer and model config. A checkpoint's `generation_config.json` is never applied.
         pad_id: Id to pad contexts with (masked out, so any will do); None takes the tokenizer's, the config's, or 0.
@@ -124,6 +121,7 @@ class CausalLMPolicy:
             self._mask(grammar)
         self._rng = np.random.default_rng(seed)
         self._runner = ModelRunner(self.model, self.vocab_size, self.pad_id)
+        # Without a top_k the ids that could be drawn may be all of the vocabulary, at every place.
         kept = min(top_k, self.vocab_size) if support else 0
         self.keeps_support = kept > 0
         self._outputs: dict[str, Any] = {"raw": raw_logprobs, "entropies": entropies, "support": kept}
@@ -201,6 +199,7 @@ class CausalLMPolicy:
         (path / "generation_config.json").unlink(missing_ok=True)  # `generate` would apply it without a word
         facts: dict[str, Any] = {**dataclasses.asdict(self.sampling), "grammar": self.grammar}
         if hasattr(self.model, "peft_config") and self._base is not None:
+            # An adapter alone does not say which model it was trained around.
             facts["model"] = self._base
         (path / "policy.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -427,6 +426,7 @@ class CausalLMPolicy:
         """Does something that must not happen during a step: here, or in the thread that is decoding."""
         done: Future[None] = Future()
         self._actions.put((action, done))
+        # Either this thread gets the lock between two steps, or the decoding one runs the action itself.
         while not done.done():
             if self._lock.acquire(timeout=0.01):
                 try:

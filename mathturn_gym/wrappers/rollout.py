@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -39,11 +39,7 @@ class RolloutEngine(Protocol):
         ...
 
     def sync(self, version: int) -> None:
-        """Takes the trainer's weights as they are now.
-
-        Args:
-            version: What they are called; above the last one.
-        """
+        """Takes the trainer's weights as they are now, as `version`, which is above the last one."""
         ...
 
     def close(self) -> None:
@@ -74,7 +70,7 @@ class VLLMRollout(VLLMPolicy):
                 tokenizer=source.tokenizer,
                 stop_ids=source.stop_ids,
                 version=source.version,
-                **_sampling(source),
+                **asdict(source.sampling),
                 **{"dtype": dtype, "max_model_len": source.max_length, **options},
             )
         if name:
@@ -139,7 +135,7 @@ class ServerRollout(OpenAIPolicy):
             version=source.version,
             support=source.sampling.truncates,
             api_key=os.environ.get("MATHTURN_API_KEY"),
-            **_sampling(source),
+            **asdict(source.sampling),
             # About a quarter of an hour: a large model is loaded for minutes where its server is started again.
             **{"endpoint": "auto", "retries": 60, **options},
         )
@@ -192,34 +188,24 @@ def save_whole(source: CausalLMPolicy, folder: Path, *, tied: bool = True) -> No
         source.tokenizer.save_pretrained(folder)
 
 
-def _sampling(source: CausalLMPolicy) -> dict[str, Any]:
-    one = source.sampling
-    return {"temperature": one.temperature, "top_p": one.top_p, "top_k": one.top_k, "min_p": one.min_p}
-
-
 # ---- by name
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutKind:
-    """A kind of rollout policy.
+    """A kind of rollout policy."""
 
-    Args:
-        load: Makes it of the trained policy, what follows the scheme, options, and whether updates come while requests are
-            under way.
-        supports: Truncated sampling can be trained on: its answers have the ids that could be drawn.
-        masks: A grammar's mask holds in it, because it calls the trainer's own model.
-    """
-
+    # Makes it of the trained policy, what follows the scheme, options, and whether updates come while requests are
+    # under way.
     load: Callable[[CausalLMPolicy, str, Mapping[str, Any], bool], RolloutEngine]
-    supports: bool = False
-    masks: bool = False
+    supports: bool = False  # truncated sampling can be trained on: its answers have the ids that could be drawn
+    masks: bool = False  # a grammar's mask holds in it, because it calls the trainer's own model
 
 
 def _continuous(source: CausalLMPolicy, rest: str, options: Mapping[str, Any], in_flight: bool) -> RolloutEngine:
     if rest:
         raise InvalidValueError(f"policy.rollout 'continuous' samples with the trained weights: leave {rest!r} out")
-    # A step that is computed ahead would be counted to the weights after an update.
+    # a step that is computed ahead would be counted to the weights after an update.
     fixed = {"use_async_batching": False} if in_flight else {}
     return ContinuousPolicy(
         source.model,
@@ -264,11 +250,6 @@ def load_rollout(config: PolicyConfig, source: CausalLMPolicy, *, in_flight: boo
         config: Names it (`rollout`, `rollout_options`).
         source: The policy that is trained; weights, tokenizer and sampling are its own.
         in_flight: Updates come while requests are under way.
-
-    Raises:
-        InvalidValueError: an unknown name or option, or sampling that the engine has no way to report.
-        MissingDependencyError: its library is not installed.
-        PolicyError: a server refuses.
     """
     name = config.rollout or ""
     scheme = next((one for one in ROLLOUTS if name.startswith(one)), None)

@@ -137,6 +137,7 @@ class TokenView(gym.Env[Any, Any]):
         observation = self._observation(context)
         self._context = context
         if terminated or truncated:
+            # A step after this must fail, and not play on in an episode that has ended.
             self._context = None
             info = {**info, "is_success": self._solved}
         return observation, float(reward), terminated, truncated, info
@@ -215,12 +216,7 @@ class TokenLevelEnv(TokenView):
         force_end: bool = False,
     ) -> None:
         super().__init__(
-            env,
-            action_ids=action_ids,
-            allowed_ids=allowed_ids,
-            window=window,
-            pinned=pinned,
-            observation=observation,
+            env, action_ids=action_ids, allowed_ids=allowed_ids, window=window, pinned=pinned, observation=observation
         )
         if force_end and not self._closing.any():
             raise InvalidValueError(

@@ -22,10 +22,7 @@ class WholeAnswerEnv(TokenView):
     Args:
         env: A `MathMultiTurnEnv`, wrapped or not, or its id; there are `max_completion_tokens` entries.
         action_ids: Entry a stands for `action_ids[a]`. None makes every id an entry's value.
-        allowed_ids: See `TokenLevelEnv`.
-        window: See `TokenLevelEnv`.
-        pinned: See `TokenLevelEnv`.
-        observation: "ids" or "dict".
+        allowed_ids, window, pinned, observation: See `TokenLevelEnv`.
 
     Raises:
         InvalidValueError: an argument is outside what is allowed.
@@ -46,12 +43,7 @@ class WholeAnswerEnv(TokenView):
         observation: str = "ids",
     ) -> None:
         super().__init__(
-            env,
-            action_ids=action_ids,
-            allowed_ids=allowed_ids,
-            window=window,
-            pinned=pinned,
-            observation=observation,
+            env, action_ids=action_ids, allowed_ids=allowed_ids, window=window, pinned=pinned, observation=observation
         )
         self.action_space = spaces.MultiDiscrete([len(self.action_ids)] * self.max_answer_ids)
 
@@ -74,4 +66,5 @@ class WholeAnswerEnv(TokenView):
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """The allowed values of every entry, end to end, bool (max_completion_tokens * n,), as sb3-contrib takes them."""
+        # The same for every entry: those behind an end of turn have no effect.
         return np.tile(self._allowed, self.max_answer_ids)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mathturn_gym.baselines import RunConfig
+from mathturn_gym.baselines import RunConfig, training
 from mathturn_gym.baselines.tasks import load_task
 
 SMALL: Mapping[str, Any] = {
@@ -23,6 +23,18 @@ SMALL: Mapping[str, Any] = {
 
 
 @pytest.fixture
+def draws() -> None:
+    """Asked for by the tests that look at `curve.png`."""
+
+
+@pytest.fixture(autouse=True)
+def no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of these tests draw no curve, which takes as long as a third of a small run."""
+    if "draws" not in request.fixturenames:
+        monkeypatch.setattr(training, "draw_curve", lambda history, path, *, title: True)
+
+
+@pytest.fixture(scope="session")
 def small() -> Callable[..., RunConfig]:
     """`small(algorithm, settings, task=, episodes=)`: a run of a few iterations of 8 episodes."""
 
@@ -44,7 +56,7 @@ def small() -> Callable[..., RunConfig]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def timeless() -> Callable[[Any], list[dict[str, float]]]:
     """Lines of metrics without what a clock said."""
 

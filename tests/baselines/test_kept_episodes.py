@@ -40,8 +40,14 @@ def kept(path: Path, name: str) -> list[Episode]:
     return list(read_episodes(path / f"episodes_{name}.jsonl", strict=True))
 
 
-def test_a_run_keeps_the_same_problems_at_each_evaluation(tmp_path: Path) -> None:
-    path = run(tmp_path / "run", 2)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two iterations; it is read, and copied to be changed."""
+    return run(tmp_path_factory.mktemp("kept") / "run", 2)
+
+
+def test_a_run_keeps_the_same_problems_at_each_evaluation(whole: Path, tmp_path: Path) -> None:
+    path = whole
     episodes = kept(path, "validation")
     assert [episode.metadata["iteration"] for episode in episodes] == [0] * 4 + [1] * 4 + [2] * 4
     problems = [episode.problem_id for episode in episodes]
@@ -63,8 +69,8 @@ def test_a_run_keeps_the_same_problems_at_each_evaluation(tmp_path: Path) -> Non
     assert page.read_text().count('class="block"') == 2
 
 
-def test_a_resumed_run_keeps_what_an_uninterrupted_one_keeps(tmp_path: Path) -> None:
-    path = run(tmp_path / "run", 2)
+def test_a_resumed_run_keeps_what_an_uninterrupted_one_keeps(whole: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(whole, tmp_path / "run")
     before = {name: kept(path, name) for name in ("validation", "train")}
     shutil.rmtree(path / "checkpoint")  # back to the one before: the last iteration is played again
     (path / "result.json").unlink()
@@ -80,18 +86,17 @@ def test_nothing_is_kept_where_nothing_is_wanted(tmp_path: Path) -> None:
     assert list(path.glob("episodes*")) == []
 
 
-def test_tensorboard_shows_a_dialogue(tmp_path: Path) -> None:
+def test_tensorboard_shows_a_dialogue(whole: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    path = run(tmp_path / "run", 1)
-    events = EventAccumulator(str(path / "tensorboard"), size_guidance={"tensors": 0})
+    events = EventAccumulator(str(whole / "tensorboard"), size_guidance={"tensors": 0})
     events.Reload()
     shown = events.Tensors("episodes/validation/text_summary")
-    assert [event.step for event in shown] == [0, 1]
+    assert [event.step for event in shown] == [0, 1, 2]
     text = shown[0].tensor_proto.string_val[0].decode()
     assert all(line.startswith("    ") for line in text.splitlines())
-    assert kept(path, "validation")[0].prompt in text
+    assert kept(whole, "validation")[0].prompt in text
 
 
 def test_episodes_that_a_batch_leaves_out_have_no_advantages() -> None:

@@ -22,6 +22,7 @@ from mathturn_gym.baselines import (
     Evaluation,
     Optimization,
     RunConfig,
+    TrainResult,
     train,
 )
 from mathturn_gym.baselines.run_folder import load_checkpoint, read_config, read_metrics
@@ -48,6 +49,13 @@ def interrupt_at(iteration: int) -> Callable[[Any], None]:
     return interrupt
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, small: Small) -> TrainResult:
+    """A run from its beginning to its end: what is interrupted, killed or copied has to go on like it."""
+    return train(small(settings={"evaluation.test_episodes": 8}), run_dir=tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.mark.usefixtures("draws")
 def test_a_run_leaves_files_that_load(tmp_path: Path, small: Small) -> None:
     config = small(settings={"evaluation.every": 3, "evaluation.test_episodes": 16}, episodes=48)
     seen: list[dict[str, float]] = []
@@ -125,9 +133,10 @@ def test_training_changes_the_weights_and_a_seed_repeats_it(tmp_path: Path, smal
     assert not same_weights(first.policy, start)
 
 
-def test_an_interrupted_run_resumes_the_same_curve(tmp_path: Path, small: Small, timeless: Timeless) -> None:
+def test_an_interrupted_run_resumes_the_same_curve(
+    tmp_path: Path, small: Small, timeless: Timeless, whole: TrainResult
+) -> None:
     config = small(settings={"evaluation.test_episodes": 8})
-    whole = train(config, run_dir=tmp_path / "whole")
     handler = signal.getsignal(signal.SIGINT)
     part = train(config, run_dir=tmp_path / "part", on_progress=interrupt_at(1))
     assert signal.getsignal(signal.SIGINT) is handler
@@ -143,9 +152,9 @@ def test_an_interrupted_run_resumes_the_same_curve(tmp_path: Path, small: Small,
     assert resumed.test == whole.test
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path, small: Small, timeless: Timeless) -> None:
-    whole = train(small(), run_dir=tmp_path / "whole")
-
+def test_a_killed_run_resumes_from_its_last_checkpoint(
+    tmp_path: Path, small: Small, timeless: Timeless, whole: TrainResult
+) -> None:
     def die(metrics: dict[str, float]) -> None:
         if metrics["iteration"] == 3:
             signal.raise_signal(signal.SIGINT)
@@ -164,10 +173,9 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path: Path, small: Sm
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(
-    tmp_path: Path, small: Small, timeless: Timeless, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, small: Small, timeless: Timeless, caplog: pytest.LogCaptureFixture, whole: TrainResult
 ) -> None:
     config = small(settings={"save_every": 3})
-    whole = train(config, run_dir=tmp_path / "whole")
 
     def die(metrics: dict[str, float]) -> None:
         if metrics["iteration"] == 2:
@@ -182,10 +190,9 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
 
 
 def test_resuming_trains_the_folder_that_was_named(
-    tmp_path: Path, small: Small, timeless: Timeless, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: Small, timeless: Timeless, monkeypatch: pytest.MonkeyPatch, whole: TrainResult
 ) -> None:
     """Where a run lies is no part of its config: copies, moved folders and other working directories are their own."""
-    whole = train(small(), run_dir=tmp_path / "whole")
     monkeypatch.chdir(tmp_path)
     train(small(), run_dir="runs/x", on_progress=interrupt_at(1))
     shutil.copytree("runs/x", "runs/copy")
@@ -308,7 +315,7 @@ def test_a_run_stops_early_where_nothing_improves(tmp_path: Path, small: Small) 
 
 
 def test_without_tensorboard_and_matplotlib_it_says_what_it_leaves_out(
-    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, draws: None
 ) -> None:
     for name in ("torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -349,7 +349,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, commands_in: Callable[[str], l
 
 def test_a_built_in_algorithm(tmp_path: Path) -> None:
     """A real trainer in small: what it writes is what the comparison reads."""
-    small = ("batch_episodes=16", "minibatches=2", "evaluation.episodes=16", "evaluation.every=1")
+    small = ("batch_episodes=16", "minibatches=2", "evaluation.episodes=16", "evaluation.every=1", "test_episodes=16")
     settings = [part for setting in small for part in ("--set", setting)]
     flags = (
         "--algorithms",

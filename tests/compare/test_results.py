@@ -119,8 +119,8 @@ def test_the_smallest_use_of_a_finished_run_is_the_common_budget() -> None:
     tokens, seconds = results.limit("t", "tokens"), results.limit("t", "cpu_s")
     assert tokens is not None
     assert seconds is not None
-    assert (tokens.value, tokens.outcome.cell.seed) == (900, 1)
-    assert (seconds.value, seconds.outcome.cell.seed) == (3.0, 0)
+    assert (tokens.tokens, tokens.cell.seed) == (900, 1)
+    assert (seconds.cpu_s, seconds.cell.seed) == (3.0, 0)
     assert results.score(outcomes[0], "tokens") == pytest.approx(0.2 + 0.6 * 0.9)
     assert results.score(outcomes[1], "cpu_s") == pytest.approx(0.4)
     assert results.score(outcomes[3], "tokens") is None
@@ -144,7 +144,7 @@ def test_runs_are_compared_at_equal_total_tokens_where_all_have_counted_them() -
     assert [results.score(one, "total_tokens") for one in (short, long)] == pytest.approx([0.8, 0.5])
     limit = results.limit("t", "total_tokens")
     assert limit is not None
-    assert (limit.value, limit.outcome.cell.label) == (2000, "a")
+    assert (limit.total_tokens, limit.cell.label) == (2000, "a")
     table = task_table(results, "t", "total_tokens", resamples=10, seed=0)
     assert table.title == "t at 2,000 total tokens"
     assert table.columns[-4:] == ["tokens used", "total tokens used", "CPU s used", "ended by"]

@@ -360,7 +360,7 @@ def test_broken_files_are_failures_and_a_line_cut_off_is_not(finished: CellFolde
     assert finished.progress()["validation/acc@1"] == 0.5
     metrics.write_text("nonsense\n" + whole)
     assert finished.outcome().status == "failed"
-    assert "line 1 is not JSON" in finished.outcome().message
+    assert "line 1 is not a JSON object" in finished.outcome().message
     metrics.write_text(whole)
     (finished.run / "result.json").write_text("[1]")
     assert "must hold a JSON object" in finished.outcome().message

@@ -8,7 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from mathturn_gym.episodes.losses import policy_loss, token_logprobs, trained_logprobs
 from mathturn_gym.episodes.packing import PackedBatch, model_inputs, pack
-from mathturn_gym.policies.scoring import trained_logits, use_row_attention
+from mathturn_gym.policies import scoring
+from mathturn_gym.policies.scoring import trained_logits, trained_scores, use_row_attention
 from mathturn_gym.testing import synthetic_episode
 
 SHAPE: dict[str, Any] = {
@@ -53,6 +54,52 @@ def test_logits_and_gradients_are_those_of_padded_rows(name: str) -> None:
     ids, places = part.num_tokens, part.input_ids.numel()
     assert columns == [places, ids if spared else places]
     assert ids < places
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.1])
+@pytest.mark.parametrize("name", MODELS)
+def test_in_chunks_the_head_makes_few_logits_at_once_and_the_gradient_is_the_same(
+    name: str, entropy_weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, config, changes, spared = MODELS[name]
+    torch.manual_seed(0)
+    model = kind(config(**SHAPE, **changes))
+    use_row_attention(model)
+    part, made, results = batch(), [], []
+    trained = int(part.loss_mask.sum())
+    model.get_output_embeddings().register_forward_hook(lambda module, args, out: made.append(out.shape[:-1].numel()))
+    for limit in (1 << 28, 4 * 50 * 3):
+        monkeypatch.setattr(scoring, "_LOGITS_BYTES", limit)
+        logprobs, entropy = trained_scores(model, part, 50, temperature=0.7, entropy_graph=entropy_weight > 0)
+        policy_loss(logprobs, part, entropy=entropy, entropy_weight=entropy_weight).loss.backward()  # type: ignore[no-untyped-call]
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        results.append((logprobs.detach(), entropy.detach(), gradient))
+        model.zero_grad(set_to_none=True)
+    for whole, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, whole, rtol=1e-5, atol=1e-6)
+    if spared:
+        chunks = -(-trained // 3)
+        assert made == [trained] + [3] * (chunks - 1) + [trained - 3 * (chunks - 1)] + made[chunks + 1 :]
+        assert max(made[1:]) == 3
+        assert len(made) == 1 + 2 * chunks, "once forward, once more for the backward pass"
+    else:
+        assert min(made) >= trained
+
+
+def test_logits_that_a_grammar_changes_are_not_made_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    use_row_attention(model)
+    part = batch()
+
+    def forbid(module: Any, args: Any, output: Any) -> Any:
+        output.logits = output.logits.masked_fill(torch.arange(50) == 7, -torch.inf)
+        return output
+
+    model.register_forward_hook(forbid)
+    whole = trained_scores(model, part, 50)
+    monkeypatch.setattr(scoring, "_LOGITS_BYTES", 4 * 50 * 3)
+    assert all(torch.equal(one, other) for one, other in zip(whole, trained_scores(model, part, 50), strict=True))
 
 
 def test_a_part_without_trained_ids_has_no_logits() -> None:

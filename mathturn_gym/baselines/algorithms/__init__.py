@@ -25,16 +25,5 @@ from mathturn_gym.baselines.algorithms._base import (
 )
 from mathturn_gym.baselines.algorithms._registry import register, registered
 
-__all__ = [
-    "Advantages",
-    "Algorithm",
-    "BaseAlgorithm",
-    "Clipping",
-    "GroupAlgorithm",
-    "Learner",
-    "Metrics",
-    "Part",
-    "State",
-    "register",
-    "registered",
-]
+__all__ = ["Advantages", "Algorithm", "BaseAlgorithm", "Clipping", "GroupAlgorithm"]
+__all__ += ["Learner", "Metrics", "Part", "State", "register", "registered"]

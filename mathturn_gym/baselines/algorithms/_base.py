@@ -41,8 +41,7 @@ _AT_LEAST_0: Final = ("entropy_weight", "kl_weight", "reward_kl", "critic_learni
 _COUNTS: Final = ("group_size",)
 _UNITS: Final = ("token", "turn", "sequence")
 _CHOICES: Final = {"kl": ("k1", "k2", "k3"), "normalization": _UNITS, "ratio": _UNITS}
-_PER_TURN: Final = ("kl_weight",)
-"""Options that may be a list, a number for each turn."""
+_PER_TURN: Final = ("kl_weight",)  # options that may be a list, a number for each turn
 
 Metrics: TypeAlias = dict[str, float]
 """Values to log, by name."""
@@ -160,6 +159,7 @@ class BaseAlgorithm(ABC):
         """Checks the options that have well-known names."""
         for option in dataclasses.fields(self):
             name, value = option.name, getattr(self, option.name)
+            # None is this option's own default, and within no range.
             if value is None and option.default is None:
                 continue
             if name in _IN_0_1:
@@ -193,12 +193,16 @@ class BaseAlgorithm(ABC):
         known = cls.option_names()
         for name in options:
             if name not in known:
-                _raise_not_read(cls.name, name, known)
+                try:
+                    raise_unknown_name("option", name, known)
+                except InvalidValueError as error:  # which option is the nearest, behind who does not read this one
+                    raise InvalidValueError(f"{cls.name} does not read {name!r}: {error}") from None
         return cls(**options)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types: the name, and every option."""
         kind = type(self)
+        # A short name that a user registered is known only once their module is imported: the path leads to it.
         ours = kind.__module__.startswith("mathturn_gym.")
         name = self.name if ours else f"{kind.__module__}:{kind.__qualname__}"
         return {"name": name, **dataclasses.asdict(self)}
@@ -215,14 +219,9 @@ class State:
     """State of an algorithm between iterations; this one is empty."""
 
     def update(self, batch: PackedBatch, rate: float) -> Metrics:
-        """Updates the state from a batch, before the policy's update (a critic is trained here).
+        """Updates the state from what `credit` returned, before the policy's update (a critic is trained here).
 
-        Args:
-            batch: What `credit` has made of the iteration's episodes.
-            rate: The factor of the learning rate's schedule.
-
-        Returns:
-            Figures to log, by name.
+        `rate` is the factor of the learning rate's schedule. Returns figures to log, by name.
         """
         return {}
 
@@ -326,11 +325,7 @@ class Algorithm(BaseAlgorithm, Generic[StateT]):
             object.__setattr__(self, "kl_weight", tuple(self.kl_weight))
 
     def begin(self, trainer: Learner) -> StateT:
-        """Returns the state of a new run.
-
-        Args:
-            trainer: Policy, optimizer settings and device of the run.
-        """
+        """Returns the state of a new run; `trainer` has its policy, optimizer settings and device."""
         return State()  # type: ignore[return-value]  # the default of StateT
 
     @abstractmethod
@@ -407,15 +402,14 @@ class Clipping:
     dual_clip: float | None = None
     ratio: Literal["token", "turn", "sequence"] = "token"
 
+    def loss(self, logprobs: torch.Tensor, part: Part, state: Any) -> PolicyLoss:
+        """The clipped objective, a mean over tokens."""
+        return self.clipped(part, logprobs)
+
     def clipped(self, part: Part, logprobs: torch.Tensor, **keywords: Any) -> PolicyLoss:
         """The clipped objective with these options; `keywords` are of `Part.policy_loss`."""
         return part.policy_loss(
-            logprobs,
-            clip=self.clip,
-            clip_high=self.clip_high,
-            dual_clip=self.dual_clip,
-            ratio=self.ratio,
-            **keywords,
+            logprobs, clip=self.clip, clip_high=self.clip_high, dual_clip=self.dual_clip, ratio=self.ratio, **keywords
         )
 
 
@@ -439,10 +433,3 @@ class GroupAlgorithm(Algorithm[StateT], Generic[StateT]):
                 f"{self.name} centers rewards by their group: group_size must be {self.smallest_group} at least, got"
                 f" {self.group_size}"
             )
-
-
-def _raise_not_read(algorithm: str, option: str, known: Sequence[str]) -> None:
-    try:
-        raise_unknown_name("option", option, known)
-    except InvalidValueError as error:
-        raise InvalidValueError(f"{algorithm} does not read {option!r}: {error}") from None

@@ -24,11 +24,6 @@ def estimate(episodes: Sequence[Episode], estimator: Estimator, **options: Any) 
     """Calls `advantages` without its warning about biased estimators.
 
     An algorithm is implemented as published, also where its estimator is biased (`docs/returns.md`).
-
-    Args:
-        episodes: An iteration's.
-        estimator: Of `mathturn_gym.episodes.returns`.
-        **options: More keywords of `advantages`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiasedEstimatorWarning)
@@ -40,6 +35,7 @@ def differ(episodes: Sequence[Episode]) -> bool:
     returns = [episode.returns for episode in episodes if episode.returns is not None]
     for turn in range(max(map(len, returns), default=0)):
         seen = np.array([one[turn] for one in returns if len(one) > turn], np.float64)
+        # Relative to their size: the same rewards, summed in another order, differ in the last bits.
         if np.ptp(seen) > 1e-6 * max(1e-30, float(np.abs(seen).max())):
             return True
     return False
@@ -50,10 +46,6 @@ def continued(episodes: Sequence[Episode], discount: float) -> list[Episode]:
 
     The mean is over the episodes of the batch that terminated and reached that turn; it is 0 if there is none. A critic's
     value of the last context would not do: no loss trains the critic at that position, because no token follows it.
-
-    Args:
-        episodes: An iteration's.
-        discount: Per turn.
     """
     whole = [e.returns for e in episodes if not e.truncated and e.returns is not None]
 
@@ -74,11 +66,7 @@ def charged(
 ) -> list[Episode]:
     """Takes each turn's KL to the initial policy off its reward.
 
-    Args:
-        episodes: An iteration's.
-        spent: One array (K,) per episode: the KL of its turns in nats.
-        price: Reward per nat.
-        discount: Per turn.
+    `spent` has one array (K,) per episode, the KL of its turns in nats; `price` is the reward per nat.
     """
     return [_with_rewards(e, e.rewards - price * kl, discount) for e, kl in zip(episodes, spent, strict=True)]
 
@@ -112,6 +100,8 @@ def token_gae(
     result = np.zeros(len(values))
     at, following, ahead = len(values), 0.0, 0.0  # value and advantage of what comes next
     for length, reward in zip(lengths[::-1], np.asarray(rewards, np.float64)[::-1], strict=True):
+        # At a turn's end comes its reward, then the discounted value of the next turn; inside it, the value of the next
+        # context.
         following, ahead = reward + discount * following, discount * ahead
         for _ in range(length):
             at -= 1
@@ -148,8 +138,7 @@ def token_returns(
     return result
 
 
-_LEAST_SPREAD: Final = 1e-3
-"""Share of the returns' size below which a spread of advantages is rounding."""
+_LEAST_SPREAD: Final = 1e-3  # share of the returns' size below which a spread of advantages is rounding
 
 
 class RunningMeans(State):
@@ -176,14 +165,7 @@ class RunningMeans(State):
         self.mean_square: float | None = None
 
     def center(self, returns: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[np.float64]]:
-        """Subtracts the mean of its turn from each return, and updates the means.
-
-        Args:
-            returns: One array (K,) per episode.
-
-        Returns:
-            One array per episode, float64 (K,).
-        """
+        """Subtracts the mean of its turn from each return, arrays (K,) per episode, and updates the means."""
         used = list(self.means)
         for turn in range(max(map(len, returns), default=0)):
             seen = [float(r[turn]) for r in returns if len(r) > turn]
@@ -192,6 +174,7 @@ class RunningMeans(State):
                 self.means[turn] = self._decay * self.means[turn] + (1 - self._decay) * now
             else:
                 self.means.append(now)
+                # A turn that was never seen has no earlier mean: its own batch's must do.
                 used.append(now)
         return [np.asarray(r, np.float64) - used[: len(r)] for r in returns]
 
@@ -203,13 +186,6 @@ class RunningMeans(State):
         The divisor is the larger one of this batch's and the running one. With this batch's alone, a batch without success
         after one with success would get advantages of full size. With the running one alone, the first success after a long
         time could get an advantage of any size. The larger one bounds advantages by the square root of their number.
-
-        Args:
-            centered: Result of `center`.
-            returns: Argument of `center`.
-
-        Returns:
-            One array per episode, float32 (K,).
 
         >>> baseline = RunningMeans(decay=0.5)
         >>> dry, lucky = [np.array([-1.0, -1.0])], [np.array([-1.0, 1.0])]

@@ -12,8 +12,8 @@ from mathturn_gym.base.import_paths import import_object
 from mathturn_gym.baselines.algorithms._base import BaseAlgorithm
 from mathturn_gym.errors import InvalidValueError, raise_unknown_name
 
+# Where the algorithms of the package are: a file each in the first, those of stable-baselines3 in the second.
 _HOMES: Final = ("mathturn_gym.baselines.algorithms", "mathturn_gym.baselines.classic.algorithms")
-"""Where the algorithms of the package are: a file each in the first, those of stable-baselines3 in the second."""
 
 _Class = TypeVar("_Class", bound=type[BaseAlgorithm])
 _registered: dict[str, type[BaseAlgorithm]] = {}
@@ -33,6 +33,7 @@ def register(name: str, *, title: str, source: str) -> Callable[[_Class], _Class
 
     def decorate(kind: _Class) -> _Class:
         before = _registered.get(name)
+        # A notebook's cell that is run again defines the same class again.
         if before is not None and before.__module__ != kind.__module__:
             raise InvalidValueError(f"algorithm {name!r} is {before.__module__}:{before.__qualname__} already")
         kind.name, kind.title, kind.source = name, title, source
@@ -49,14 +50,7 @@ def registered() -> Mapping[str, type[BaseAlgorithm]]:
 
 
 def algorithm_named(name: str) -> type[BaseAlgorithm]:
-    """The class of an algorithm.
-
-    Args:
-        name: A registered name, or the import path "module:Class" of the user's own.
-
-    Raises:
-        InvalidValueError: an unknown name (the nearest is suggested), or nothing of the kind can be imported there.
-    """
+    """The class of an algorithm."""
     _load_all()
     if name in _registered:
         return _registered[name]
@@ -71,12 +65,7 @@ def algorithm_named(name: str) -> type[BaseAlgorithm]:
 
 
 def algorithm_from_json(data: Mapping[str, Any]) -> BaseAlgorithm:
-    """The algorithm of a table `{"name": NAME, OPTION: VALUE, …}`.
-
-    Raises:
-        InvalidValueError: no name, an unknown one, an option that the algorithm does not read, or a value outside
-            its range.
-    """
+    """The algorithm of a table `{"name": NAME, OPTION: VALUE, …}`."""
     options = dict(data)
     name = options.pop("name", None)
     if name is None:

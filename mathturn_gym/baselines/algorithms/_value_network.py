@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 class ValueNetwork(torch.nn.Module):
     """Values of contexts; 0 everywhere before it is trained.
 
-    Args:
-        model: A causal language model, whose body is copied. Of a peft model the adapters are copied with it, and
-            these and the new head are all that is trained.
+    The body of a causal language model is copied. Of a peft model the adapters are copied with it, and these and the new
+    head are all that is trained.
     """
 
     def __init__(self, model: Any) -> None:
@@ -26,6 +25,7 @@ class ValueNetwork(torch.nn.Module):
         whole = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.body = copy.deepcopy(whole.base_model)
         self.head = torch.nn.Linear(whole.config.get_text_config().hidden_size, 1)
+        # Zeros: an untrained critic says nothing, instead of noise that the first advantages would contain.
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.to(whole.device)

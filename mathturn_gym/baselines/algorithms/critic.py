@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Learner, Part, State
+from mathturn_gym.baselines.algorithms._base import Algorithm, Clipping, Learner, State
 from mathturn_gym.baselines.algorithms._credit import differ
 
 if TYPE_CHECKING:
     import torch
 
     from mathturn_gym.baselines.algorithms._base import Metrics
-    from mathturn_gym.episodes.losses import PolicyLoss
     from mathturn_gym.episodes.packing.batch import PackedBatch
     from mathturn_gym.types import Episode
 
@@ -69,23 +68,13 @@ class CriticAlgorithm(Clipping, Algorithm["CriticState"]):
             return judged.replace_tensors({"advantages": judged.advantages.new_zeros(judged.advantages.shape)})
         return judged
 
-    def loss(self, logprobs: torch.Tensor, part: Part, state: CriticState) -> PolicyLoss:
-        """The clipped objective, a mean over tokens."""
-        return self.clipped(part, logprobs)
-
 
 class CriticState(State):
-    """The critic of a run, with its optimizer.
-
-    Args:
-        algorithm: Decides at which tokens the critic is trained.
-        trainer: The run's trainer.
-    """
+    """The critic of a run, with its optimizer; the algorithm decides at which tokens it is trained."""
 
     def __init__(self, algorithm: CriticAlgorithm, trainer: Learner) -> None:
-        from mathturn_gym.baselines.algorithms._value_network import (
-            ValueNetwork,  # loads torch, which options do not need
-        )
+        # Here, because it loads torch, which options do not need.
+        from mathturn_gym.baselines.algorithms._value_network import ValueNetwork
 
         self.trainer, self._algorithm = trainer, algorithm
         self.critic = ValueNetwork(trainer.policy.model)
@@ -99,6 +88,7 @@ class CriticState(State):
         with torch.no_grad(), self.trainer.autocast():
             for rows, part in self.trainer.forward_parts(batch):
                 found = self.critic(part).float().cpu()
+                # A part is as wide as its own longest row.
                 values[rows, : found.shape[1]] = found
         return values
 
@@ -113,6 +103,7 @@ class CriticState(State):
                 at = judged(part)
                 with self.trainer.autocast():
                     values = self.critic(part)
+                # The value of a context stands at its last token: one before the token that follows it.
                 loss = (values[:, :-1][at[:, 1:]] - part.returns[at]).square().sum() / count
                 loss.backward()
                 error += float(loss.detach())

@@ -58,11 +58,7 @@ class GRPO(Clipping, GroupAlgorithm):
 
 
 class EpisodeBudget(State):
-    """Holds the longest possible episode.
-
-    Args:
-        tokens: The most tokens that the policy can sample in an episode.
-    """
+    """Holds the length of the longest possible episode: the most tokens that the policy can sample in it."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens

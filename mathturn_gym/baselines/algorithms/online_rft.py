@@ -63,5 +63,6 @@ class OnlineRFT(Algorithm):
 
     def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
         """Mean negative log-likelihood of the kept tokens."""
+        # At least 1: a batch without a right answer has the loss 0.
         kept = max(1.0, float(part.minibatch.advantages.sum()))
         return part.policy_loss(logprobs, objective="policy_gradient", ratio=None, denominator=kept)

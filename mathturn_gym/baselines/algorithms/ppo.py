@@ -48,6 +48,7 @@ class PPO(CriticAlgorithm):
         for row, episode in enumerate(episodes):
             at = np.flatnonzero(mask_BT[row])
             values = values_BT[row].double().numpy()
+            # `at - 1`: the value of a context stands at its last token, before the sampled one.
             found = token_gae(
                 values[at - 1],
                 np.diff(episode.turn_spans, axis=1)[:, 0],
@@ -77,6 +78,7 @@ class TurnPPO(CriticAlgorithm):
         values = []
         for row, episode in enumerate(episodes):
             starts = (episode.turn_spans[:, 0] - 1).tolist()
+            # After the last turn nothing is to come.
             values.append(np.append(values_BT[row, starts].double().numpy(), 0.0))
         found = estimate(episodes, "gae", discount=self.discount, values=values, gae_lambda=self.gae_lambda)
         targets = [a + v[:-1] for a, v in zip(found, values, strict=True)]

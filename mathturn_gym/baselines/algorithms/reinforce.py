@@ -102,17 +102,9 @@ class ClippedREINFORCE(Clipping, Algorithm[RunningMeans]):
         returns = [episode.returns for episode in episodes if episode.returns is not None]
         return state.scale(state.center(returns), returns)
 
-    def loss(self, logprobs: torch.Tensor, part: Part, state: RunningMeans) -> PolicyLoss:
-        """The clipped objective, a mean over tokens."""
-        return self.clipped(part, logprobs)
-
 
 class WithReference(State):
-    """Holds the trainer, which has the initial policy as its reference model.
-
-    Args:
-        trainer: Of the run.
-    """
+    """Holds the trainer, which has the initial policy as its reference model."""
 
     def __init__(self, trainer: Learner) -> None:
         self.trainer = trainer
@@ -149,16 +141,13 @@ class ReinforcePP(Clipping, Algorithm[WithReference]):
         values_BT = np.zeros(mask_BT.shape)
         for row, episode in enumerate(episodes):
             at = np.flatnonzero(mask_BT[row])
+            # The k1 estimate, token by token: its sum over a turn is the turn's.
             drift = episode.logprobs[at].astype(np.float64) - reference_BT[row, at]
             lengths = np.diff(episode.turn_spans, axis=1)[:, 0]
             values_BT[row, at] = token_returns(-self.reward_kl * drift, lengths, episode.rewards, self.discount)
         if mask_BT.any():
             values_BT[mask_BT] = scale_advantages([values_BT[mask_BT]], epsilon=1e-8)[0]
         return state.trainer.with_token_advantages(batch, values_BT)
-
-    def loss(self, logprobs: torch.Tensor, part: Part, state: WithReference) -> PolicyLoss:
-        """The clipped objective, a mean over tokens."""
-        return self.clipped(part, logprobs)
 
 
 @register("reinforce_pp_baseline", title="REINFORCE++ with baseline", source="Hu et al. 2025, arXiv:2501.03262")
@@ -178,10 +167,6 @@ class ReinforcePPBaseline(Clipping, GroupAlgorithm):
         """Whole-episode returns less their group's mean, normalized over all tokens of the batch."""
         return estimate(episodes, "reinforce_pp_baseline", discount=self.discount)
 
-    def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
-        """The clipped objective, a mean over tokens."""
-        return self.clipped(part, logprobs)
-
 
 @register("turn_reinforce_pp", title="turn REINFORCE++", source="a variant: REINFORCE++ normalized over turns")
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +184,3 @@ class TurnReinforcePP(Clipping, Algorithm):
     def credit(self, episodes: Sequence[Episode], state: State) -> Advantages:
         """Returns of each turn, normalized over all turns of the batch."""
         return estimate(episodes, "turn_reinforce_pp", discount=self.discount)
-
-    def loss(self, logprobs: torch.Tensor, part: Part, state: State) -> PolicyLoss:
-        """The clipped objective, a mean over tokens."""
-        return self.clipped(part, logprobs)

@@ -21,21 +21,9 @@ if TYPE_CHECKING:
     from mathturn_gym.baselines.classic.policy import Sb3Policy, make_token_env
     from mathturn_gym.baselines.classic.training import load_classic
 
-__all__ = [
-    "A2C",
-    "DQN",
-    "PPO",
-    "QRDQN",
-    "TRPO",
-    "MaskablePPO",
-    "RecurrentPPO",
-    "Sb3Policy",
-    "WindowTransformer",
-    "language_model_kwargs",
-    "load_classic",
-    "load_language_model",
-    "make_token_env",
-]
+__all__ = ["A2C", "DQN", "PPO", "QRDQN", "TRPO", "MaskablePPO", "RecurrentPPO"]
+__all__ += ["Sb3Policy", "WindowTransformer", "language_model_kwargs", "load_language_model"]
+__all__ += ["load_classic", "make_token_env"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(

@@ -133,7 +133,7 @@ class ClassicAlgorithm(BaseAlgorithm):
         """Raises `InvalidValueError` for parts of a run that it does not read."""
         super().check(config)
         policy = config.policy
-        # A language model's settings (LoRA, dtype …) would be ignored without a word.
+        # a language model's settings (LoRA, dtype …) would be ignored without a word.
         plain = dataclasses.replace(policy, model="builtin", init="pretrained", grammar=None)
         if (policy.model != "builtin" and Path(policy.model).name == policy.model) or plain != type(policy)():
             raise InvalidValueError(

@@ -211,7 +211,7 @@ def load_language_model(policy: BasePolicy, folder: str | Path, action_ids: Sequ
             raise InvalidValueError(f"action_ids must be the {head.out_features} ids behind the actions, got {ids!r}")
         with torch.no_grad():
             head.weight.copy_(rows[ids])
-            # A language model has no bias: the logits are then exactly its own.
+            # a language model has no bias: the logits are then exactly its own.
             head.bias.zero_()
 
 

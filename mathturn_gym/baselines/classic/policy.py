@@ -34,22 +34,9 @@ def make_token_env(
     force_end: bool = False,
     **kwargs: Any,
 ) -> TokenLevelEnv:
-    """A `TokenLevelEnv` around `gym.make(env_id, **kwargs)`.
+    """A `TokenLevelEnv`, with its arguments, around `gym.make(env_id, **kwargs)`, with those of `MathMultiTurnEnv`.
 
     It has a `spec` of its own, from which it can be made again (also in another process), but no registered id.
-
-    Args:
-        env_id: Id of the environment.
-        action_ids: See `TokenLevelEnv`.
-        allowed_ids: See `TokenLevelEnv`.
-        window: See `TokenLevelEnv`.
-        pinned: See `TokenLevelEnv`.
-        observation: See `TokenLevelEnv`.
-        force_end: See `TokenLevelEnv`.
-        **kwargs: Of `MathMultiTurnEnv`.
-
-    Raises:
-        InvalidValueError: an argument is outside what is allowed.
 
     >>> import mathturn_gym
     >>> make_token_env(problems="add1", num_turns=4, max_completion_tokens=8).max_answer_ids
@@ -132,6 +119,7 @@ class Sb3Policy:
         """
         if seeds is None:
             seeds = self._rng.integers(0, 2**63 - 1, len(contexts)).tolist()
+        # Checked here: `zip` would name none of the three.
         if not len(contexts) == len(max_tokens) == len(seeds):
             raise InvalidValueError(
                 f"max_tokens and seeds must have one entry per context ({len(contexts)}), got {len(max_tokens)} and"

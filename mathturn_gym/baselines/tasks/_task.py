@@ -90,6 +90,7 @@ def ended_number(context: TurnContext) -> Verdict:
 def _is_said(text: str, start: int, end: int) -> bool:
     """Whether the text around a number says that it is the result."""
     before = text[:start].rstrip(" *$")
+    # "7x" and "x +7": a coefficient or an operand is no result.
     if text[end : end + 1].isalpha() or before.endswith(_OPERATORS):
         return False
     return _SAYS.search(before) is not None or len(_NUMBER.findall(text)) == 1
@@ -98,11 +99,11 @@ def _is_said(text: str, start: int, end: int) -> bool:
 _FOLDER: Final = Path(str(files("mathturn_gym.baselines.tasks")))
 _LOG = logging.getLogger(__name__)
 _DEFAULT_MODEL: Final = PolicyConfig().model
+# By part, the fields that a task's file tunes for its own policy.
 _TUNED: Final = {
     "optimization": ("learning_rate", "final_learning_rate"),
     "algorithm": ("entropy_weight", "critic_learning_rate"),
 }
-"""By part, the fields that a task's file tunes for its own policy."""
 _FIGURE: Final = re.compile(r"acc@[1-9]\d*")
 _TABLES: Final = ("env", "policy", "budget", "optimization", "evaluation", "sampling")
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "samples")
@@ -182,6 +183,7 @@ class Task:
         chosen = self.algorithm if algorithm is None else algorithm
         kind = type(chosen) if isinstance(chosen, BaseAlgorithm) else algorithm_named(chosen)
         tables = {**self.tables, "seed": self.tables.get("seed", 0), "task": self.name}
+        # Such an algorithm refuses the table, which the file has for the others.
         if not kind.reads_optimization:
             tables.pop("optimization", None)
         if isinstance(chosen, BaseAlgorithm):
@@ -190,6 +192,7 @@ class Task:
             for table in (self.algorithms.get(kind.kind, {}), self.algorithms.get(chosen, {})):
                 tables = merged(tables, _of_algorithm(table))
         given = nested(settings or {}, kind, tables["env"].get("id", DEFAULT_ENV))
+        # What the user gives comes last: also a learning rate for another policy.
         tables = merged(self._without_tuned(tables, given), given)
         if budget is not None:
             tables["budget"] = {**budget, **given.get("budget", {})}

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
-_LOOK: Final = 0.2
-"""Seconds between two checks of the time that it has taken."""
+_LOOK: Final = 0.2  # seconds between two checks of the time that it has taken
 
 
 class _Stop(BaseException):

@@ -95,10 +95,6 @@ def make_dialogue(dialogue: DialogueLike | None, tokenizer: str | Path | Tokeniz
         tokenizer: "builtin", a folder or hub name, or a tokenizer.
         **options: `system_prompt`, `chat_template_kwargs` and `history`; those that are not None are given to the function
             as keywords.
-
-    Raises:
-        InvalidValueError: it is no dialogue and makes none, or a dialogue that exists is given a tokenizer or an option
-            that is not its own.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if dialogue is None:
@@ -164,8 +160,9 @@ _PROMPT: Final = -1
 _PROMPT_WITHOUT_THOUGHT: Final = -2
 _PROBED_TURNS: Final = (0, 1, 2, 3, 8)
 _NO_IDS: Final = np.zeros(0, np.int64)
+# Processor time that a template may take for the few messages that its kind is found out from; most take
+# milliseconds.
 _PROBE_SECONDS: Final = 20.0
-"""Processor time that a template may take for the few messages that its kind is found out from; most take milliseconds."""
 
 
 class Dialogue:

@@ -26,20 +26,9 @@ CHATML_TEMPLATE: Final = (
 )
 """A ChatML chat template, for tokenizers that have the two markers but no template."""
 
-_RESERVED: Final = (
-    "messages",
-    "conversation",
-    "add_generation_prompt",
-    "continue_final_message",
-    "tokenize",
-    "chat_template",
-    "return_tensors",
-    "return_dict",
-    "padding",
-    "truncation",
-    "max_length",
-)
-"""Arguments of `apply_chat_template` that are ours to give."""
+# Arguments of `apply_chat_template` that are ours to give: what is rendered, and in which form it comes back.
+_RENDERED: Final = ("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message")
+_RESERVED: Final = (*_RENDERED, "tokenize", "return_tensors", "return_dict", "padding", "truncation", "max_length")
 
 
 def message(role: str, content: str) -> Message:
@@ -88,15 +77,7 @@ class ChatTemplate:
         return "\n".join(map(str, template.values())) if isinstance(template, Mapping) else str(template)
 
     def render(self, messages: Sequence[Message], *, prompt: bool = True) -> str:
-        """The text of a dialogue.
-
-        Args:
-            messages: Its messages.
-            prompt: Ends with the prompt for the next answer.
-
-        Raises:
-            ChatTemplateError: the template refuses these messages.
-        """
+        """The text of a dialogue; with `prompt` it ends with the prompt for the next answer."""
         given: list[Any] = list(messages)
         if self.in_parts:
             given = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -137,12 +118,7 @@ class ChatTemplate:
         return self._markers is not None and self._markers.search(text) is not None
 
     def find_markers(self, skeleton: str, own: Sequence[str]) -> None:
-        """Notes the special tokens, and the template's own marks: whatever added token stands in what it writes.
-
-        Args:
-            skeleton: A rendered dialogue.
-            own: The messages' texts in it, which are no marks.
-        """
+        """Notes the special tokens, and the template's own marks: added tokens of a rendered dialogue outside the messages' texts."""
         tokens = {
             i: token.content
             for i, token in self.tokenizer.added_tokens_decoder.items()
@@ -200,18 +176,13 @@ _THOUGHT: Final = "Qzthoughtqz"
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """The marks around a model's thoughts.
+    """The marks around a model's thoughts."""
 
-    Args:
-        open: What opens a thought.
-        close: What closes it.
-        closing: All that is written between a thought's last word and the answer's first: `close` and what is around it.
-        fields: Fields of a message in which the template looks for a thought; () where it only knows texts.
-    """
-
-    open: str
-    close: str
+    open: str  # what opens a thought
+    close: str  # what closes it
+    # All that is written between a thought's last word and the answer's first: `close` and what is around it.
     closing: str
+    # Fields of a message in which the template looks for a thought; () where it only knows texts.
     fields: tuple[str, ...] = ()
 
     def canonical(self, text: str) -> str:
@@ -266,19 +237,10 @@ _KNOWN: Final = (
 
 
 def find_thinking(template: ChatTemplate, head: list[Message], user: str, answer: str) -> Thinking | None:
-    """Finds the marks between which a template writes thoughts.
+    """Finds the marks between which a template writes thoughts; None where it uses other marks than the known ones.
 
     A dialogue is rendered whose answer has a thought; what stands around it is looked up among the marks that are known.
     Where the template shows no thoughts, its source says which marks it knows.
-
-    Args:
-        template: The template.
-        head: Messages before the first user's.
-        user: A text that is found again.
-        answer: Another one.
-
-    Returns:
-        The marks; None where the template uses other marks than the known ones.
     """
     fields, before, closing = [], "", ""
     for name in THOUGHT_FIELDS:

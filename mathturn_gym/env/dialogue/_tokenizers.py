@@ -80,16 +80,10 @@ _MODEL_TYPES: Final = (None, "llama", "gpt2", "qwen2", "qwen3")
 
 
 def class_without_torch(folder: Path) -> str | None:
-    """The class that AutoTokenizer would choose for a folder, where this can be told without importing it.
+    """The class that AutoTokenizer would choose for a folder, where this can be told without importing it; else None.
 
     Only the common cases, in which AutoTokenizer follows what tokenizer_config.json declares. For some model types it does
     not: for "qwen2" it replaces every class by `Qwen2Tokenizer`. A test compares the table with AutoTokenizer.
-
-    Args:
-        folder: A tokenizer's or a model's folder.
-
-    Returns:
-        A name in `transformers`; None leaves the choice to AutoTokenizer.
     """
     if not (folder / "tokenizer.json").is_file():
         return None

@@ -8,12 +8,4 @@ lists what each tells.
 from mathturn_gym.env.feedback._registry import FEEDBACK, Feedback, TemplateFeedback, feedback_mode
 from mathturn_gym.env.feedback.modes import AboveBelow, hint, plain
 
-__all__ = [
-    "FEEDBACK",
-    "AboveBelow",
-    "Feedback",
-    "TemplateFeedback",
-    "feedback_mode",
-    "hint",
-    "plain",
-]
+__all__ = ["FEEDBACK", "AboveBelow", "Feedback", "TemplateFeedback", "feedback_mode", "hint", "plain"]

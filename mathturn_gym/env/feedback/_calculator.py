@@ -27,24 +27,15 @@ _TOKEN: Final = re.compile(r"[ \t]*(\d+(?:\.\d+)?|[-+*/^()])")
 
 @dataclass(frozen=True, slots=True)
 class Calculation:
-    """A calculation of a response.
+    """A calculation of a response."""
 
-    Args:
-        left: What it calculated, spaces removed.
-        right: What it said that this is, or None.
-        value: What it is.
-    """
-
-    left: str
-    right: str | None
-    value: str
+    left: str  # what it calculated, spaces removed
+    right: str | None  # what it said that this is, or None
+    value: str  # what it is
 
 
 def last_calculation(response: str) -> Calculation | None:
-    """The last `expression = …` of a response that is arithmetic, or None.
-
-    Args:
-        response: Anything; its last 4,000 characters are searched.
+    """The last `expression = …` that is arithmetic in the last 4,000 characters of a response, or None.
 
     >>> last_calculation("So 12*3 + 4 = 41, and x = 5.")
     Calculation(left='12*3+4', right='41', value='40')

@@ -78,28 +78,21 @@ Feedback: TypeAlias = Callable[[TurnContext], str]
 
 Texts: TypeAlias = Mapping[str, str]
 
+# Modes of other packages, and the module that registers each; it is imported when the mode is first asked for.
 _ELSEWHERE: Final = {"areal-v0.3": "mathturn_gym.neighbors.areal.dialogue"}
-"""Modes of other packages, and the module that registers each; it is imported when the mode is first asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackMode:
-    """A registered mode, in one language.
+    """A registered mode, in one language."""
 
-    Args:
-        name: Under which it is registered; "NAME:LANGUAGE" in other languages than English.
-        write: The decorated function.
-        texts: The texts of the language, for functions that take them.
-        dialogue: What the environment makes its dialogue of (`factory(tokenizer)`, see `MathMultiTurnEnv`), where it is
-            given none; None for `Dialogue`.
-        fewest_turns: The smallest `num_turns` that the mode has a meaning for.
-    """
-
-    name: str
-    write: Callable[..., str]
-    texts: Texts | None = None
+    name: str  # under which it is registered; "NAME:LANGUAGE" in other languages than English
+    write: Callable[..., str]  # the decorated function
+    texts: Texts | None = None  # the texts of the language, for functions that take them
+    # What the environment makes its dialogue of (`factory(tokenizer)`, see `MathMultiTurnEnv`), where it is given none;
+    # None for `Dialogue`.
     dialogue: Callable[..., Any] | None = None
-    fewest_turns: int = 1
+    fewest_turns: int = 1  # the smallest `num_turns` that the mode has a meaning for
 
     def __call__(self, context: TurnContext) -> str:
         """The text for a judged turn."""
@@ -196,10 +189,6 @@ def feedback_mode(
 def get_feedback(feedback: str | Feedback) -> Feedback:
     """The feedback behind a name; a callable is returned as it is.
 
-    Raises:
-        InvalidValueError: the name is unknown (the nearest one is suggested), or the value cannot be called with a
-            `TurnContext`.
-
     >>> get_feedback("plain:zh").name
     'plain:zh'
     """
@@ -255,11 +244,9 @@ class TemplateFeedback:
     def __call__(self, context: TurnContext) -> str:
         """The filled template of the verdict's status."""
         verdict = context.judged
-        chosen = {
-            Status.RIGHT: self.right,
-            Status.NO_ANSWER: self.no_answer,
-            Status.UNDECIDED: self.undecided,
-        }.get(verdict.status)
+        chosen = {Status.RIGHT: self.right, Status.NO_ANSWER: self.no_answer, Status.UNDECIDED: self.undecided}.get(
+            verdict.status
+        )
         hints = context.problem.hints
         values = {
             "answer": verdict.answer or "",

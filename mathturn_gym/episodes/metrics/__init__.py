@@ -1,7 +1,6 @@
 """Figures of episodes: accuracy by turn, correction against luck, cost, each with an interval that covers.
 
->>> sorted(MEANING)[:3]
-['acc@k', 'corrected', 'cut_off']
+`figures.MEANING` says what each is.
 """
 
 from __future__ import annotations

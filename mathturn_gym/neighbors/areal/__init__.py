@@ -59,7 +59,7 @@ if not TYPE_CHECKING:
             "agent": "MathMultiTurnAgent",
             "environment": "ArealProblems MathCodeSingleStepEnv",
             "episodes": "to_episode to_sequence_sample",
-            "protocol": "BundledGenerationOutputs EnvironmentService GenerationHyperparameters ReplyError"
+            "protocol": "BundledGenerationOutputs GenerationHyperparameters ReplyError"
             " make_agent make_env register_agent register_environment",
             "sample": "SequenceSample ValidationError prompt_sample",
             "worker": "AgentWorker Job JobResult",

@@ -19,10 +19,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
@@ -39,7 +41,7 @@ from mathturn_gym.baselines.settings import RunConfig
 from mathturn_gym.baselines.trainer import Trainer, merged_metrics
 from mathturn_gym.episodes.packing import PackedBatch
 from mathturn_gym.episodes.rollout import collect
-from mathturn_gym.errors import EngineError, InvalidValueError
+from mathturn_gym.errors import EngineError, InvalidValueError, check_float
 from mathturn_gym.policies.models import load_model
 from mathturn_gym.seeding import derive_seed
 from mathturn_gym.types import Episode, Policy
@@ -57,10 +59,21 @@ class DistributedTraining:
     Args:
         backend: "nccl" or "gloo"; None takes NCCL where there are GPUs.
         shard: Spread weights, gradients and optimizer state over the ranks (FSDP2).
+        timeout: Seconds after which ranks that wait for another one give up. Episodes differ in length: it has to be longer than
+            the slowest rank plays beyond the quickest.
+
+    Raises:
+        InvalidValueError: a time-out that is not positive.
     """
 
     backend: Literal["nccl", "gloo"] | None = None
     shard: bool = False
+    timeout: float = 1800.0
+
+    def __post_init__(self) -> None:
+        """Checks the time-out."""
+        if not 0 < check_float("timeout", self.timeout) < 1e6:
+            raise InvalidValueError(f"timeout must be between 0 and 1,000,000 seconds, got {self.timeout:g}")
 
     def connect(self) -> None:
         """Joins the process group.
@@ -79,7 +92,10 @@ class DistributedTraining:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         try:
-            dist.init_process_group(self.backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+            dist.init_process_group(
+                self.backend or ("nccl" if torch.cuda.is_available() else "gloo"),
+                timeout=timedelta(seconds=self.timeout),
+            )
         except (dist.DistError, RuntimeError, ValueError) as error:
             raise EngineError(f"the ranks of this job do not find each other: {error}") from error
 
@@ -107,11 +123,6 @@ class DistributedTraining:
             raise InvalidValueError(
                 f"each of {ranks} ranks needs a row of every minibatch, and optimization.batch_episodes"
                 f" ({options.batch_episodes}) / minibatches ({options.minibatches}) are fewer"
-            )
-        if options.micro_batch_tokens is not None:
-            raise InvalidValueError(
-                "optimization.micro_batch_tokens: ranks that gather weights together need equally many parts each; give"
-                " accumulate, their number"
             )
         if self.shard and options.optimizer == "adamw8bit":
             raise InvalidValueError("shard=True: optimizer 'adamw8bit' keeps its state whole; choose 'adamw'")
@@ -212,10 +223,15 @@ class DistributedTrainer(Trainer):
 
     def parts(self, minibatch: PackedBatch) -> list[PackedBatch]:
         """This rank's episodes of a minibatch, in as many parts as every rank has."""
-        episodes = np.array_split(np.arange(len(minibatch.facts)), self.ranks)[self.rank]
+        options, count = self.config.optimization, len(minibatch.facts)
         # Sharded weights are gathered part by part, by all ranks together: none may have more parts than another.
-        count = max(1, min(self.config.optimization.accumulate, len(minibatch.facts) // self.ranks))
-        return [select_episodes(minibatch, part) for part in np.array_split(episodes, count)]
+        shares, number = np.array_split(np.arange(count), self.ranks), min(options.accumulate, count // self.ranks)
+        if options.micro_batch_tokens is not None:
+            shares, number = _bounded_shares(minibatch, shares, options.micro_batch_tokens)
+        return [
+            select_episodes(minibatch, part) if len(part) else _untrained(select_episodes(minibatch, shares[0][:1]))
+            for part in np.array_split(shares[self.rank], max(1, number))
+        ]
 
     @property
     def fewest_episodes(self) -> int:
@@ -268,6 +284,33 @@ class DistributedTrainer(Trainer):
 
     def _any(self, flag: bool) -> bool:
         return any(self._gathered(flag))
+
+
+def _bounded_shares(
+    minibatch: PackedBatch, shares: Sequence[npt.NDArray[np.int64]], most: int
+) -> tuple[list[npt.NDArray[np.int64]], int]:
+    """The shares with the longest episodes first, and into how many parts each must be split for `most` tokens a part.
+
+    Every rank has the whole minibatch, so all find the same number without asking. An episode that is longer is a part by itself.
+    """
+    pieces, count = minibatch.pieces, len(minibatch.facts)
+    rows = np.bincount(pieces.episode, minlength=count)
+    longest = np.zeros(count, np.int64)
+    np.maximum.at(longest, pieces.episode, minibatch.lengths[pieces.row])
+    ordered = [share[np.argsort(-longest[share], kind="stable")] for share in shares]
+
+    def fits(part: npt.NDArray[np.int64]) -> bool:
+        return len(part) < 2 or int(rows[part].sum() * longest[part].max()) <= most
+
+    number = 1
+    while not all(fits(part) for share in ordered for part in np.array_split(share, number)):
+        number += 1
+    return ordered, number
+
+
+def _untrained(part: PackedBatch) -> PackedBatch:
+    """A part without a gradient, for a rank that has fewer episodes than another has parts."""
+    return part.replace_tensors({"loss_mask": torch.zeros_like(part.loss_mask)})
 
 
 def _shard(module: Any, device: str) -> None:

@@ -39,17 +39,11 @@ _TEX: Final = re.compile(r"[\\^_{]")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A few hundred episodes, packed.
+    """A few hundred episodes, packed."""
 
-    Args:
-        index: Columns of the list.
-        texts: Dialogues.
-        tokens: Tokens and their numbers.
-    """
-
-    index: str
-    texts: str
-    tokens: str
+    index: str  # columns of the list
+    texts: str  # dialogues
+    tokens: str  # tokens and their numbers
 
     def to_json(self) -> dict[str, str]:
         """As JSON types."""
@@ -57,12 +51,7 @@ class Block:
 
 
 def blocks(episodes: Sequence[ViewEpisode], texts: TokenTexts) -> Iterator[Block]:
-    """All episodes, in order, in blocks of at most `BLOCK_SIZE`.
-
-    Args:
-        episodes: Any number.
-        texts: Says what the ids mean that come without a text.
-    """
+    """All episodes, in order, in blocks of at most `BLOCK_SIZE`."""
     setter = FormulaSetter()
     for start in range(0, len(episodes), BLOCK_SIZE):
         part = episodes[start : start + BLOCK_SIZE]
@@ -78,6 +67,7 @@ def pack_json(value: Any) -> str:
 
     What a Parquet file has and JSON has not (dates, bytes, decimals) becomes text.
     """
+    # NaN is no JSON: `JSON.parse` would refuse all of the page.
     return _pack(json.dumps(_finite(value), allow_nan=False, separators=(",", ":"), default=str).encode())
 
 
@@ -148,7 +138,7 @@ def _dialogue(episode: ViewEpisode, texts: TokenTexts, setter: FormulaSetter) ->
         "messages": [_message(episode, message, texts, setter) for message in episode.messages],
         "sent": _prompt_as_sent(episode, texts),
         "gold": list(episode.gold),
-        # A gold answer is a formula without its dollars.
+        # a gold answer is a formula without its dollars.
         "goldFormulas": [setter(gold) if _TEX.search(gold) else None for gold in episode.gold],
         "facts": dict(episode.facts),
     }

@@ -21,17 +21,12 @@ from mathturn_gym.show.view.records import ViewEpisode, from_episodes
 from mathturn_gym.show.view.sources import Curves, EpisodeSet, read_curves, read_sets, run_names
 from mathturn_gym.types import Episode
 
+# In this order: each uses what those before it define.
 _SCRIPTS: Final = ("data.js", "text.js", "tokens.js", "list.js", "figures.js", "app.js")
-"""In this order: each uses what those before it define."""
 
 
 def render_page(about: Mapping[str, Any], blocks: Iterable[tuple[int, Block]]) -> str:
-    """Returns the viewer's page.
-
-    Args:
-        about: What `data.js` calls so: the sets, the curves, and where to ask for more.
-        blocks: Pairs of a set's number and a block of its episodes.
-    """
+    """Returns the viewer's page from what `data.js` calls `about`, and pairs of a set's number and a block."""
     return pages.render_page(
         "view/page.html",
         styles=_styles(),
@@ -50,17 +45,14 @@ _ENDINGS: Final = {reason.value: words for reason, words in ENDINGS.items()}
 
 
 def policy_of(*, live: bool = False) -> str:
-    """Returns the content security policy of the page.
-
-    Args:
-        live: The page may ask the server that it came from.
-    """
+    """Returns the page's content security policy; a `live` page may ask the server that it came from."""
     return pages.content_policy(_styles(), _code(), _rules(live=live))
 
 
 def _rules(*, live: bool) -> dict[str, str]:
     return {
         "connect-src": "'self'" if live else "'none'",
+        # No script of the page can make elements of a text, such as a model's.
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
@@ -126,6 +118,7 @@ def _named_in(path: Path) -> list[str]:
     found: dict[str, list[str]] = {"tokenizer": [], "policy": [], "model": []}
     waiting = [data]
     while waiting:
+        # Breadth first: what stands higher speaks of the run, not of one of its parts.
         value = waiting.pop(0)
         for key, inner in value.items() if isinstance(value, dict) else ():
             if key in found and isinstance(inner, str):
@@ -145,17 +138,11 @@ Runs: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What a page shows.
+    """What a page shows."""
 
-    Args:
-        sets: Sets of episodes, at least one.
-        curves: Curves of the runs.
-        texts: Says what the ids mean.
-    """
-
-    sets: Sequence[EpisodeSet]
-    curves: Sequence[Curves]
-    texts: TokenTexts
+    sets: Sequence[EpisodeSet]  # sets of episodes, at least one
+    curves: Sequence[Curves]  # curves of the runs
+    texts: TokenTexts  # says what the ids mean
 
     def about(self) -> dict[str, Any]:
         """Returns everything but the episodes, as JSON types."""
@@ -187,10 +174,6 @@ def read_view(runs: Runs, *, tokenizer: Any = None) -> View:
         runs: Run folders or files of episodes (ours, TRL's, verl's, verifiers', Inspect's), or episodes by name.
         tokenizer: "builtin", a folder or hub name, or a Hugging Face tokenizer; None takes the one that the first run
             names, if it is on this machine. Without one, tokens are shown by their ids.
-
-    Raises:
-        InvalidValueError: a path that is not there, or holds no episodes.
-        MissingDependencyError: a format whose library is not installed.
     """
     if isinstance(runs, Mapping):
         sets = [EpisodeSet(name, name, "mathturn_gym", _shown(episodes)) for name, episodes in runs.items()]

@@ -25,27 +25,16 @@ _KNOWN: Final = ("family", "level")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a dialogue.
+    """One message of a dialogue."""
 
-    Args:
-        role: "system", "user", "assistant" or "tool".
-        text: What it says, as text; None where only its tokens are known.
-        start: Where its tokens begin in the episode's.
-        end: Where they end; equal to `start` where no tokens are known.
-        verdict: What a verifier said of it.
-        reward: The reward that it got.
-        budget: The most tokens that it could have had.
-        truncated: It was cut off by that budget.
-    """
-
-    role: str
-    text: str | None
-    start: int = 0
-    end: int = 0
-    verdict: Verdict | None = None
-    reward: float | None = None
-    budget: int | None = None
-    truncated: bool = False
+    role: str  # "system", "user", "assistant" or "tool"
+    text: str | None  # what it says, as text; None where only its tokens are known
+    start: int = 0  # where its tokens begin in the episode's
+    end: int = 0  # where they end; equal to `start` where no tokens are known
+    verdict: Verdict | None = None  # what a verifier said of it
+    reward: float | None = None  # the reward that it got
+    budget: int | None = None  # the most tokens that it could have had
+    truncated: bool = False  # it was cut off by that budget
 
     def __post_init__(self) -> None:
         """Refuses an unknown role: the page would not know where to show it."""
@@ -133,11 +122,8 @@ def from_episodes(episodes: Sequence[Episode], *, credit: bool = True) -> list[V
     """
     shown = [_from_episode(episode) for episode in episodes]
     groups = [episode.group for episode in episodes if episode.group is not None]
-    if (
-        not credit
-        or len(groups) == len(set(groups))
-        or any("advantage" in episode.token_values for episode in episodes)
-    ):
+    recorded = any("advantage" in episode.token_values for episode in episodes)
+    if not credit or recorded or len(groups) == len(set(groups)):
         return shown
     return [
         replace(one, values={**one.values, "advantage": _per_token(episode, own)})
@@ -190,19 +176,9 @@ def _messages(episode: Episode) -> tuple[Message, ...]:
     ends = [*episode.turn_spans[1:, 0].tolist(), len(episode.ids)]
     begins = set(episode.segment_starts.tolist())
     for turn, (start, end), next_start in zip(episode.turns, episode.turn_spans.tolist(), ends, strict=False):
-        messages.append(
-            Message(
-                "assistant",
-                turn.response,
-                start,
-                end,
-                verdict=turn.verdict,
-                reward=turn.reward,
-                budget=turn.budget,
-                truncated=turn.truncated,
-            )
-        )
-        # A segment that begins here is the whole context re-rendered, feedback included: it has no feedback of its own.
+        judged = turn.verdict, turn.reward, turn.budget, turn.truncated
+        messages.append(Message("assistant", turn.response, start, end, *judged))
+        # a segment that begins here is the whole context re-rendered, feedback included: it has no feedback of its own.
         rendered = end in begins and next_start > end
         if turn.feedback or (next_start > end and not rendered):
             messages.append(Message("user", turn.feedback, end, end if rendered else next_start))

@@ -39,12 +39,11 @@ OURS: Final = "mathturn_gym"
 _PEEKED: Final = 20
 _MOST_METRICS: Final = 1 << 30
 _MOST_BAD: Final = 10_000
-_MOST_SHOWN: Final = 1 << 31
-"""Bytes of episodes, unpacked, that are kept for one page."""
+_MOST_SHOWN: Final = 1 << 31  # bytes of episodes, unpacked, that are kept for one page
+# Episodes of a file that are kept for one page: each takes a kilobyte here, and nearly nothing in a file that is packed.
 _MOST_EPISODES: Final = 1_000_000
-"""Episodes of a file that are kept for one page: each takes a kilobyte here, and nearly nothing in a file that is packed."""
+# What reading fields raises where a line has a neighbor's fields and other types behind them than it writes.
 _OTHER_SHAPE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What reading fields raises where a line has a neighbor's fields and other types behind them than it writes."""
 
 
 class LineLog:
@@ -77,9 +76,6 @@ class LineLog:
         Args:
             growing: The file is still written: a last line without an end is left for later, and advantages are not
                 made up from groups of which more may come.
-
-        Raises:
-            InvalidValueError: the first line has a schema that is not known.
         """
         rows: list[Any] = []
         for record in self._records(growing):
@@ -169,7 +165,7 @@ def holds_episodes(path: Path) -> bool:
 
 def _peek(path: Path) -> Iterator[Any]:
     """The JSON of a file's lines; what is no JSON is passed over."""
-    # A file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
+    # a file that cannot be unpacked holds no episodes. Reading it by name raises an error that says why.
     with reading(path) as stream, contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):
         for line in itertools.islice(bounded_lines(stream, MAX_LINE), _PEEKED):
             with contextlib.suppress(ValueError):
@@ -191,53 +187,32 @@ def _adapter_of(record: Any) -> Adapter | None:
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _NUMBERED: Final = re.compile(r"(\d+)\.jsonl")
+# Before and after a training: in that order, not in the alphabet's.
 _ORDER: Final = {"episodes_before": 0, "episodes_after": 1}
-"""Before and after a training: in that order, not in the alphabet's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeSet:
-    """Episodes that belong together.
+    """Episodes that belong together."""
 
-    Args:
-        name: What the page calls them.
-        path: Where they were read.
-        format: Who wrote them.
-        episodes: In the order of the file.
-        left_out: What was no episode: a line each, saying where and why.
-    """
-
-    name: str
-    path: str
-    format: str
-    episodes: Sequence[ViewEpisode]
-    left_out: Sequence[str] = ()
+    name: str  # what the page calls them
+    path: str  # where they were read
+    format: str  # who wrote them
+    episodes: Sequence[ViewEpisode]  # in the order of the file
+    left_out: Sequence[str] = ()  # what was no episode: a line each, saying where and why
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """A run's figures over its iterations.
+    """A run's figures over its iterations."""
 
-    Args:
-        name: What the page calls the run.
-        columns: By the figure's name one value per line, None where a line had none.
-    """
-
-    name: str
+    name: str  # what the page calls the run
+    # By the figure's name one value per line, None where a line had none.
     columns: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
 def read_sets(path: Path, name: str) -> list[EpisodeSet]:
-    """Every set of episodes in a file or a run's folder.
-
-    Args:
-        path: The file or folder.
-        name: What to call them.
-
-    Raises:
-        InvalidValueError: nothing is there, or nothing that holds episodes.
-        MissingDependencyError: Parquet without pyarrow, Inspect logs without inspect_ai.
-    """
+    """Every set of episodes in a file or a run's folder."""
     if path.is_file():
         return [_read_file(path, name)]
     if not path.is_dir():
@@ -247,16 +222,11 @@ def read_sets(path: Path, name: str) -> list[EpisodeSet]:
         raise InvalidValueError(
             f"{str(path)!r} holds no episodes: expected *.jsonl, *.jsonl.gz, *.parquet or *.eval in it, or completions/"
         )
-    single = len(parts) == 1
-    return [read(name if single else f"{name}: {part}") for part, read in parts]
+    return [read(name if len(parts) == 1 else f"{name}: {part}") for part, read in parts]
 
 
 def set_files(path: Path, name: str) -> list[tuple[str, Path]]:
-    """The files of a run that can be followed while they grow, with the names of their sets.
-
-    Raises:
-        InvalidValueError: a file that is no `.jsonl`.
-    """
+    """The files of a run that can be followed while they grow, with the names of their sets."""
     if path.is_file():
         if path.suffix != ".jsonl":
             raise InvalidValueError(f"{str(path)!r} cannot be followed: only .jsonl files grow line by line")
@@ -288,8 +258,10 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     """What a folder holds, each with the function that reads it under a name."""
     found: list[tuple[str, Callable[[str], EpisodeSet]]] = []
+    # By number, not by name: verl's 9.jsonl comes before its 10.jsonl.
     numbered = sorted(
-        (one for one in folder.glob("*.jsonl") if _NUMBERED.fullmatch(one.name) and one.is_file()), key=_number
+        (one for one in folder.glob("*.jsonl") if _NUMBERED.fullmatch(one.name) and one.is_file()),
+        key=lambda one: int(one.stem),
     )
     if numbered:
         found.append(("steps", lambda name: _read_many(numbered, name, str(folder))))
@@ -303,10 +275,6 @@ def _parts(folder: Path) -> list[tuple[str, Callable[[str], EpisodeSet]]]:
     if tables:
         found.append(("completions", lambda name: _read_many(tables, name, str(folder / "completions"))))
     return sorted(found, key=lambda part: _ORDER.get(part[0], 2))
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition(".")[0])
 
 
 def _stem(path: Path) -> str:
@@ -328,11 +296,11 @@ def _read_many(paths: Sequence[Path], name: str, place: str) -> EpisodeSet:
 def _read_file(path: Path, name: str) -> EpisodeSet:
     if path.name.endswith(".parquet"):
         return _read_parquet(path, name)
-    if path.name.endswith(".eval"):
-        return EpisodeSet(name, str(path), "Inspect", *read_inspect(path))
     if path.name.endswith(_LINES):
-        return _read_lines(path, name)
-    if path.name.endswith(".json"):
+        log = LineLog(path)
+        episodes = log.read()  # which also finds out who wrote the file, and what is left out
+        return EpisodeSet(name, str(path), log.format, episodes, log.left_out)
+    if path.name.endswith((".eval", ".json")):
         return EpisodeSet(name, str(path), "Inspect", *read_inspect(path))
     raise InvalidValueError(
         f"{str(path)!r} must end in .jsonl, .jsonl.gz, .parquet, .eval or .json to be read as episodes"
@@ -381,18 +349,8 @@ def _check_count(rows: int, path: Path) -> None:
         raise InvalidValueError(f"{path} has more than {_MOST_EPISODES:,} rows, which no page can show")
 
 
-def _read_lines(path: Path, name: str) -> EpisodeSet:
-    log = LineLog(path)
-    episodes = log.read()
-    return EpisodeSet(name, str(path), log.format, episodes, log.left_out)
-
-
 def read_curves(path: Path, name: str) -> list[Curves]:
-    """The curves of a run: `metrics.jsonl` of ours, `trainer_state.json` of a Hugging Face trainer; none for a file.
-
-    Raises:
-        InvalidValueError: a file of curves that does not load.
-    """
+    """The curves of a run: `metrics.jsonl` of ours, `trainer_state.json` of a Hugging Face trainer; none for a file."""
     if not path.is_dir():
         return []
     rows = _metrics(path / "metrics.jsonl")

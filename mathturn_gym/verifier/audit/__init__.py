@@ -12,12 +12,13 @@ On the command line: `mathturn verify --audit`.
 
 from __future__ import annotations
 
-from mathturn_gym.verifier.audit._report import AuditReport, Case, audit_markdown, audit_rows, load_cases
+from mathturn_gym.verifier.audit._report import AuditReport, Case, audit_html, audit_markdown, audit_rows, load_cases
 from mathturn_gym.verifier.audit._run import check_verifier_name, installed_verifiers, run_audit
 
 __all__ = [
     "AuditReport",
     "Case",
+    "audit_html",
     "audit_markdown",
     "audit_rows",
     "check_verifier_name",

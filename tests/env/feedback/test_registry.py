@@ -122,7 +122,7 @@ def test_modes_of_other_packages_are_loaded_when_they_are_asked_for() -> None:
         "import sys, mathturn_gym.env.feedback as f\n"
         "assert 'areal-v0.3' in f.FEEDBACK and 'areal-v0.3' in list(f.FEEDBACK)\n"
         "assert 'mathturn_gym.neighbors.areal' not in sys.modules\n"
-        "mode = f.get_feedback('areal-v0.3')\n"
+        "mode = f.FEEDBACK['areal-v0.3']\n"
         "assert mode.fewest_turns == 0 and mode.dialogue.__name__ == 'ArealDialogue'\n"
         "assert len(f.FEEDBACK) == len(list(f.FEEDBACK))\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -11,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from mathturn_gym.baselines import Optimization, train
+from mathturn_gym.baselines.batches import select_episodes
 from mathturn_gym.baselines.trainer import Trainer
 from mathturn_gym.errors import EngineError, InvalidValueError
 from mathturn_gym.neighbors.engines.distributed import DistributedTrainer, DistributedTraining
@@ -40,24 +43,29 @@ def one_rank(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("rows", [18, 9, 3])
-def test_the_shares_of_three_ranks_add_up(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "most"), [(18, None), (9, None), (3, None), (18, 70), (17, 1), (4, 1)])
+def test_the_shares_of_three_ranks_add_up(rows: int, most: int | None) -> None:
     """Three ranks one after the other: what each would send, added up."""
     config = two_ranks.run_config()
+    if most is not None:
+        bounded = dataclasses.replace(config.optimization, accumulate=1, micro_batch_tokens=most)
+        config = dataclasses.replace(config, optimization=bounded)
     trainer = DistributedTraining().prepare(config)
     assert isinstance(trainer, DistributedTrainer)
     alone = Trainer(trainer.config, trainer.policy)
-    batch = trainer.credit(trainer.play()[:rows])
+    batch = select_episodes(trainer.credit(trainer.play()), np.arange(rows))
     expected_loss, expected = two_ranks.gradients(alone, batch)
     loss, found = 0.0, {name: torch.zeros_like(one) for name, one in expected.items()}
     trainer.ranks = 3
-    seen = 0
+    seen, counts = 0, set()
     for rank in range(3):
         trainer.rank = rank
         parts = trainer.parts(batch)
-        assert len(parts) == min(2, rows // 3)
+        counts.add(len(parts))
+        assert most is not None or len(parts) == min(2, rows // 3)
         for part in parts:
-            seen += part.num_rows
+            seen += part.num_rows if part.loss_mask.any() else 0
+            assert most is None or part.num_rows == 1 or part.input_ids.numel() <= most
             out = trainer.loss_of(part, batch)
             out.loss.backward()  # type: ignore[no-untyped-call]
             loss += float(out.loss.detach())
@@ -65,6 +73,8 @@ def test_the_shares_of_three_ranks_add_up(rows: int) -> None:
             found[name] += one.grad
             one.grad = None
     assert seen == rows
+    assert len(counts) == 1, "sharded weights are gathered by all ranks together"
+    assert counts != {1} or rows == 3
     assert loss == pytest.approx(expected_loss, abs=1e-6)
     for name, one in expected.items():
         assert torch.allclose(found[name], one, rtol=0.0, atol=1e-6), name
@@ -94,7 +104,6 @@ def test_gradients_are_added_up_in_buckets(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("shard", "options", "message"),
     [
-        (False, {"micro_batch_tokens": 100}, "ranks that gather weights together need equally many parts"),
         (True, {"optimizer": "adamw8bit"}, "optimizer 'adamw8bit' keeps its state whole"),
     ],
 )
@@ -109,6 +118,12 @@ def test_more_ranks_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_world_size", lambda: 10)
     with pytest.raises(InvalidValueError, match="each of 10 ranks needs a row of every minibatch"):
         DistributedTraining().prepare(two_ranks.run_config())
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), 1e9])
+def test_a_time_out_is_some_seconds(seconds: float) -> None:
+    with pytest.raises(InvalidValueError, match="timeout must be"):
+        DistributedTraining(timeout=seconds)
 
 
 def test_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,25 +19,16 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """How one kind of line is recognized and read.
+    """How one kind of line is recognized and read."""
 
-    Args:
-        name: What the page calls the log.
-        matches: True for a line of this kind.
-        read: From a line, its number and its file's name to episodes (a line may hold several).
-    """
-
-    name: str
-    matches: Callable[[Mapping[str, Any]], bool]
+    name: str  # what the page calls the log
+    matches: Callable[[Mapping[str, Any]], bool]  # true for a line of this kind
+    # From a line, its number and its file's name to episodes (a line may hold several).
     read: Callable[[Mapping[str, Any], int, str], Sequence[ViewEpisode]]
 
 
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
-    """A list of integers.
-
-    Raises:
-        InvalidValueError: it is none.
-    """
+    """A list of integers; `InvalidValueError` where it is none."""
     if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise InvalidValueError(f"{name} must be a list of integers, got {str(value)[:80]}")
     try:
@@ -47,11 +38,7 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
 
 
 def floats(name: str, value: Any) -> npt.NDArray[np.float32]:
-    """A list of numbers; null is NaN.
-
-    Raises:
-        InvalidValueError: it is none.
-    """
+    """A list of numbers, null being NaN; `InvalidValueError` where it is none."""
     if not isinstance(value, list) or not all(item is None or type(item) in (int, float) for item in value):
         raise InvalidValueError(f"{name} must be a list of numbers, got {str(value)[:80]}")
     with np.errstate(over="ignore"):
@@ -127,20 +114,14 @@ def spread(values: npt.NDArray[np.float32], mask: npt.NDArray[np.bool_]) -> npt.
 class Stream:
     """A prompt's ids, and what came after it.
 
-    Args:
-        prompt_ids: int64 (P,).
-        ids: int64 (C,); completions and what was said in between.
-        mask: bool (C,); True on completions.
-        values: Numbers by name, float32 (C,).
-
     Raises:
         InvalidValueError: a mask or numbers of another length.
     """
 
-    prompt_ids: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.bool_]
-    values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    prompt_ids: npt.NDArray[np.int64]  # int64 (P,)
+    ids: npt.NDArray[np.int64]  # int64 (C,); completions and what was said in between
+    mask: npt.NDArray[np.bool_]  # bool (C,); True on completions
+    values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # numbers by name, float32 (C,)
 
     def __post_init__(self) -> None:
         """Checks the lengths."""
@@ -161,14 +142,8 @@ def episode_of(
 ) -> ViewEpisode:
     """An episode of what a trainer's row holds.
 
-    Args:
-        stream: Its tokens, or None.
-        problem_id: See `ViewEpisode`.
-        prompt: The messages before the first answer.
-        answers: Answers and what was said in between.
-        per_episode: Numbers that hold for every token of the policy, None where unknown.
-        version: Version of the weights, or the training step.
-        **facts: Other fields of `ViewEpisode`.
+    `per_episode` has numbers that hold for every token of the policy, None where unknown; `facts` are other fields of
+    `ViewEpisode`.
     """
     if stream is None:
         return ViewEpisode(problem_id=problem_id, messages=(*prompt, *answers), **facts)

@@ -22,20 +22,12 @@ from mathturn_gym.types import Status, Verdict
 
 _NO_ID: Final = -1
 _ROLES: Final = ("system", "user", "assistant", "tool")
+# Inspect's letters for correct, incorrect, partial and no answer.
 _GRADES: Final = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
-"""Inspect's letters for correct, incorrect, partial and no answer."""
 
 
 def read_inspect(path: Path) -> tuple[list[ViewEpisode], list[str]]:
-    """The samples of a log.
-
-    Returns:
-        Episodes, and what was no episode.
-
-    Raises:
-        MissingDependencyError: inspect_ai is not installed.
-        InvalidValueError: the file is no log of Inspect.
-    """
+    """The samples of a log as episodes, and what was no episode."""
     log = read_log(path)
     try:
         return from_episodes(from_inspect(log)), []
@@ -51,6 +43,7 @@ def _episode(sample: Any, at: int) -> ViewEpisode:
     messages: list[Message] = []
     scores = [event.score for event in sample.events if event.event == "score" and event.intermediate]
     answers = [m for m in sample.messages if m.role == "assistant"]
+    # A score has no message of its own: they belong together in order, if there are as many.
     judged = dict(zip(map(id, answers), scores, strict=False)) if len(scores) == len(answers) else {}
     for message in sample.messages:
         tokens = spoken.get(message.id, []) if message.role == "assistant" else []

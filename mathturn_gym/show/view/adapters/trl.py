@@ -43,18 +43,7 @@ _NO_REWARD: Final = ("step", "advantage", *_TOKENS)
 
 
 def read_trl_table(table: Any, source: str) -> tuple[list[ViewEpisode], list[str]]:
-    """The rows of a table of completions.
-
-    Args:
-        table: A `pyarrow.Table`.
-        source: Where it was read, for messages.
-
-    Returns:
-        Episodes, and what was no episode.
-
-    Raises:
-        InvalidValueError: a table without prompts or completions.
-    """
+    """The rows of a `pyarrow.Table` of completions as episodes, and what was no episode."""
     missing = {"prompt", "completion"} - set(table.column_names)
     if missing:
         raise InvalidValueError(

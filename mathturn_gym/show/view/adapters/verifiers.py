@@ -34,6 +34,7 @@ from mathturn_gym.show.view.adapters.trl import prompt_name
 from mathturn_gym.show.view.records import Message, ViewEpisode
 from mathturn_gym.types import NO_VERSION
 
+# A node's numbers, and what they are called here.
 _STREAMS: Final = {
     "logprobs": "logprob",
     "advantages": "advantage",
@@ -41,7 +42,6 @@ _STREAMS: Final = {
     "trainer_logprobs": "trainer_logprob",
     "reference_logprobs": "reference_logprob",
 }
-"""A node's numbers, and what they are called here."""
 
 
 def _read_traces(record: Mapping[str, Any], row_number: int, _: str) -> list[ViewEpisode]:
@@ -85,7 +85,7 @@ def _branch(
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
     messages: list[Message] = []
     for node, mask, start, end in zip(path, masks, starts[:-1], starts[1:], strict=True):
-        # A completion's node begins with the template's generation prompt: those tokens are shown with what was asked.
+        # a completion's node begins with the template's generation prompt: those tokens are shown with what was asked.
         first = start + int(np.argmax(mask)) if mask.any() else start
         if messages and first > start:
             messages[-1] = replace(messages[-1], end=first)
@@ -202,6 +202,7 @@ def _trajectory(steps: Any) -> Stream | None:
     logprobs = np.full(len(ids), np.nan, np.float32)
     for one, prompt, answer in zip(tokens, prompts, answers, strict=True):
         start, end = len(prompt), len(prompt) + len(answer)
+        # A history that was rewritten: its tokens are no part of one sequence.
         if not (np.array_equal(ids[:start], prompt) and np.array_equal(ids[start:end], answer)):
             return None
         mask[start:end] = True
