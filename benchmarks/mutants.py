@@ -8,7 +8,7 @@ line run first, then, where few do, the target's other tests; quick ones before 
 survived, and is listed.
 
 Left out: strings, annotations, what is logged, branches of other systems, and numbers that a module or class names
-(they are tuned, and a test that repeated one would hold nothing), decorators, and `zip(strict=)`.
+(they are tuned, and a test that repeated one would hold nothing), decorators, `zip(strict=)`, and how JSON is indented.
 
 Results are lines of JSON in `--out`; a stopped call goes on from there, and `--again` retries what survived. Exit code 1
 where more than one mutant of twenty has survived.
@@ -113,7 +113,7 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
         for name in ("annotation", "returns", "type_params"):
             if isinstance(annotation := getattr(node, name, None), ast.AST):
                 skipped |= {id(inner) for inner in ast.walk(annotation)}
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg in ("strict", "indent")):
             skipped |= {id(inner) for inner in ast.walk(node)}
     found = []
     for node in ast.walk(tree):

@@ -236,7 +236,7 @@ def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None
     with storage_errors(path):
         Path(path).parent.stat()  # filelock would make the folder
         try:
-            held = FileLock(path, thread_local=False).acquire(blocking=wait)
+            held = FileLock(path).acquire(blocking=wait)
         except Timeout as error:
             raise LockedError(
                 f"another process works in {str(Path(path).parent)!r}, or another part of this one does (it holds"

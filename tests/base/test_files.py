@@ -270,6 +270,33 @@ def test_what_killed_writers_left_is_tidied_away_and_nothing_else(tmp_path: Path
     assert {one.name for one in tmp_path.iterdir()} == set(names[1:])
 
 
+def test_scratch_files_of_another_users_process_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    (tmp_path / ".a.json.123-0123abcd.new").touch()
+    monkeypatch.setattr(os, "kill", refuse)
+    tidy(tmp_path)
+    assert names(tmp_path) == [".a.json.123-0123abcd.new"]
+
+
+def test_any_thread_may_release_a_lock(tmp_path: Path) -> None:
+    held, entered, ended = locked(tmp_path / ".lock"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.__enter__()
+        entered.set()
+        ended.wait(60.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    entered.wait(60.0)
+    held.__exit__(None, None, None)
+    with locked(tmp_path / ".lock"):
+        ended.set()
+    thread.join()
+
+
 def test_a_block_that_cannot_be_appended_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, whole = tmp_path / "log.jsonl", os.write
     append_block(path, "one\n")

@@ -9,43 +9,17 @@ from mathturn_gym.verifier.reading._nodes import ParseError
 
 MAX_TOKENS = 1_500
 
-FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "sech",
-        "csch",
-        "coth",
-        "arcsec",
-        "arccsc",
-        "arccot",
-        "ln",
-        "log",
-        "lg",
-        "exp",
-        "sqrt",
-        "cbrt",
-        "asin",
-        "acos",
-        "atan",
-        "abs",
-        "floor",
-        "ceil",
-        "max",
-        "min",
-        "gcd",
-        "lcm",
-    ]
+
+def listed(words: str) -> frozenset[str]:
+    """Words that are separated by spaces, as a set."""
+    return frozenset(words.split())
+
+
+FUNCTIONS = listed(
+    """
+    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh sech csch coth arcsec arccsc arccot ln log lg exp
+    sqrt cbrt asin acos atan abs floor ceil max min gcd lcm
+    """
 )
 _WORDS = {
     "pi": "\\pi",

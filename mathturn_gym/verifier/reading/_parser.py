@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Final
 
 from mathturn_gym.verifier.reading._cleaning import ROW
-from mathturn_gym.verifier.reading._lexer import Token, tokenize
+from mathturn_gym.verifier.reading._lexer import Token, listed, tokenize
 from mathturn_gym.verifier.reading._nodes import (
     Node,
     NodeKind,
@@ -37,47 +37,11 @@ _CONSTANTS = {"\\pi": "pi", "\\infty": "inf"}
 _SETS = "RZNQC"
 # Expectation, probability, variance: names of functions to us.
 _OPERATORS = "EPV"
-GREEK = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "sigma",
-        "tau",
-        "phi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-        "hbar",
-        "partial",
-        "triangle",
-        "angle",
-        "square",
-        "star",
-        "circ",
-    ]
+GREEK = listed(
+    """
+    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi omega Gamma
+    Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar partial triangle angle square star circ
+    """
 )
 _PRIME = "'"
 _ACCENTS = ("\\bar", "\\overline", "\\hat", "\\widehat", "\\tilde")

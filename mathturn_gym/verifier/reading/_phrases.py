@@ -10,12 +10,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from mathturn_gym.verifier.reading._lexer import listed
 from mathturn_gym.verifier.reading._numbers import is_unit
-
-
-def _listed(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
 
 SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 PARTS = {
@@ -34,14 +30,14 @@ PARTS |= {f"{name}s": value for name, value in PARTS.items() if name[-1] != "s"}
 
 
 # Before a value: a closed grammar. What is asked is named by these words, in front of "is" or a sign of equality.
-_FILLERS = _listed(
+_FILLERS = listed(
     """
     a an ans in the of to exactly precisely just simply total answer answers final result value so thus hence therefore
     then and equal overall altogether there it this that we i get have find obtain conclude indeed finally now
     approximately usd dollar dollars euro euros
     """
 )
-_ASKED = _listed(
+_ASKED = listed(
     """
     he she they you i could can needed necessary a an the this that its their his her your our my these those such and so thus hence therefore then finally in of
     for to on between per each all every one there it we final correct required requested desired total largest
@@ -77,7 +73,7 @@ _NAME = re.compile(
 )
 
 # After a value: counted things, whatever they are called. These words are none: they change a value, or say how sure it is.
-_CHANGES = _listed(
+_CHANGES = listed(
     """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred hundreds thousand thousands
@@ -129,7 +125,7 @@ _CHANGES = _listed(
     themselves ourselves myself yourself here there
     """
 )
-_COUNTING_LY = _listed(
+_COUNTING_LY = listed(
     """
     exactly precisely only family assembly supply jelly fly lily belly butterfly early daily weekly monthly yearly hourly
     july italy reply ally bully
@@ -150,7 +146,7 @@ _ABROAD = re.compile(
 _FINAL = re.compile(r"(?:です|である|だ|입니다|이다|है|হয়|ครับ|ค่ะ)[\s。.]*\Z")
 _WORDS_BEHIND = re.compile(r"[^\W\d_]+(?:['’][a-z]+)?")
 # Counted things stand in the plural; these words do not show it, or need no counted thing beside them.
-_UNCOUNTED = _listed(
+_UNCOUNTED = listed(
     """
     people men women children feet teeth mice geese fish sheep deer dice data cattle police oxen criteria fries
     total totals altogether together remaining left combined overall apiece unit work wide long tall high deep thick
@@ -209,12 +205,12 @@ def _counts(word: str) -> bool:
 
 
 # `8 square feet` and `8 feet squared` measure an area; `8 squared` does not.
-_AREAS = _listed(
+_AREAS = listed(
     """
     square squares squared cube cubed
     """
 )
-_HARMLESS = _listed(
+_HARMLESS = listed(
     """
     miss mister mistress disk disks disc discs dish dishes distance distances district districts discount none
     nonprofit nonfiction dispenser dispensers display displays dishwasher disciple disciples mist misty noncredit
@@ -265,7 +261,7 @@ def _names(part: str) -> bool:
 
 
 _TWO_LETTERS = re.compile(r"(?<![a-zA-Z])[a-z]{2}\Z")
-_IS_WORDS = _listed(
+_IS_WORDS = listed(
     """
     is are was were be equals equal has have had get gets
     """

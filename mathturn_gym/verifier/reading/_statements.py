@@ -6,7 +6,7 @@ import re
 
 from mathturn_gym.verifier.reading._cleaning import COMMANDS
 from mathturn_gym.verifier.reading._delimiters import Formula, Span, boxed, formulas
-from mathturn_gym.verifier.reading._lexer import FUNCTIONS
+from mathturn_gym.verifier.reading._lexer import FUNCTIONS, listed
 from mathturn_gym.verifier.reading._numbers import is_unit, literal_value
 from mathturn_gym.verifier.reading._phrases import may_follow, may_precede
 from mathturn_gym.verifier.reading._prepared import prepare
@@ -21,59 +21,11 @@ _COMMAND = re.compile(
 _LONG_COMMAND = re.compile(r"\\([a-zA-Z]{4,})")
 _WORD = re.compile(r"[a-zA-Z]+|[^\W\d_a-zA-Zα-ωΑ-Ωπ∞√½⅓⅔¼¾⅐-⅞²³¹⁰ⁱ⁴-₎]+")
 # Short words of sentences; longer ones are taken for prose unless they are known to mathematics.
-_STOP = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "to",
-        "is",
-        "in",
-        "it",
-        "its",
-        "if",
-        "on",
-        "at",
-        "by",
-        "as",
-        "we",
-        "so",
-        "be",
-        "do",
-        "he",
-        "her",
-        "his",
-        "she",
-        "my",
-        "you",
-        "are",
-        "was",
-        "has",
-        "had",
-        "not",
-        "for",
-        "but",
-        "can",
-        "how",
-        "why",
-        "who",
-        "all",
-        "any",
-        "out",
-        "use",
-        "let",
-        "get",
-        "now",
-        "per",
-        "set",
-        "thus",
-        "then",
-        "each",
-        "one",
-        "two",
-        "see",
-    ]
+_STOP = listed(
+    """
+    a an the of to is in it its if on at by as we so be do he her his she my you are was has had not for but can how
+    why who all any out use let get now per set thus then each one two see
+    """
 )
 _MATHS_WORDS = FUNCTIONS | {"pi", "infinity", "inf", "or", "and", "mod", "deg", "degrees", "degree", "percent", "pct"}
 _LEADING = " \t\r\n*_:：=\"'“”‘`>→⇒∴~>,，、"
@@ -344,30 +296,11 @@ def may_follow_here(text: str, end: int) -> bool:
     return word is None or word[1].lower() not in _SCALES
 
 
-_SCALES = frozenset(
-    [
-        "hundred",
-        "thousand",
-        "million",
-        "billion",
-        "trillion",
-        "dozen",
-        "squared",
-        "cubed",
-        "factorial",
-        "halves",
-        "thirds",
-        "quarters",
-        "fourths",
-        "fifths",
-        "sixths",
-        "sevenths",
-        "eighths",
-        "ninths",
-        "tenths",
-        "hundredths",
-        "thousandths",
-    ]
+_SCALES = listed(
+    """
+    hundred thousand million billion trillion dozen squared cubed factorial halves thirds quarters fourths fifths
+    sixths sevenths eighths ninths tenths hundredths thousandths
+    """
 )
 
 

@@ -7,30 +7,14 @@ import re
 from mathturn_gym.verifier.reading._lexer import FUNCTIONS
 from mathturn_gym.verifier.reading._phrases import PARTS, SCALES, may_follow
 
-_ONES = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
+    "nineteen"
+)
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_SMALL = {name: value for value, name in enumerate(_ONES)} | {name: 10 * value for value, name in enumerate(_TENS, 2)}
+_SMALL = {name: value for value, name in enumerate(_ONES.split())} | {
+    name: 10 * value for value, name in enumerate(_TENS, 2)
+}
 _MAX_NUMBER_WORDS = 24
 
 _PHRASES = {

@@ -17,7 +17,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from mathturn_gym.types import Status
-from mathturn_gym.verifier.reading._lexer import FUNCTIONS
+from mathturn_gym.verifier.reading._cleaning import ROW
+from mathturn_gym.verifier.reading._lexer import FUNCTIONS, listed
 from mathturn_gym.verifier.reading._nodes import Node, UndefinedError, Visitor, number, symbols, walk
 from mathturn_gym.verifier.reading._numbers import conversion, is_angle, literal_value, unit_of
 from mathturn_gym.verifier.reading._parser import GREEK, Parsed
@@ -232,93 +233,14 @@ def decide(gold: Prepared, answer: Prepared, *, evaluated: bool, rounding: Round
 
 
 # What the symbolic tier reads; it drops other signs, and would compare the rest.
-_READ_BY_OTHERS = frozenset(
-    [
-        "+",
-        "-",
-        "*",
-        "/",
-        "^",
-        "_",
-        "=",
-        "<",
-        ">",
-        "(",
-        ")",
-        "[",
-        "]",
-        "{",
-        "}",
-        "|",
-        "!",
-        ",",
-        ":",
-        ".",
-        "&",
-        "%",
-        "\\text",
-        "\\frac",
-        "\\sqrt",
-        "\\int",
-        "\\iint",
-        "\\oint",
-        "\\sum",
-        "\\prod",
-        "\\lim",
-        "\\infty",
-        "\\to",
-        "\\partial",
-        "\\binom",
-        "\\choose",
-        "\\over",
-        "\\cdot",
-        "\\times",
-        "\\div",
-        "\\pm",
-        "\\mp",
-        "\\le",
-        "\\leq",
-        "\\ge",
-        "\\geq",
-        "\\lt",
-        "\\gt",
-        "\\ne",
-        "\\neq",
-        "\\in",
-        "\\cup",
-        "\\cap",
-        "\\setminus",
-        "\\mathbb",
-        "\\begin",
-        "\\end",
-        "\\{",
-        "\\}",
-        "\\degree",
-        "\\lfloor",
-        "\\rfloor",
-        "\\lceil",
-        "\\rceil",
-        "\\emptyset",
-        "\\ldots",
-        "\\pi",
-        "\\limits",
-        "\\bar",
-        "\\overline",
-        "\\hbar",
-        "\\det",
-        "\\mid",
-        "\\quad",
-        "\\lor",
-        "\\land",
-        "\\forall",
-        "\x01",
-        "\\exp",
-        "\\max",
-        "\\min",
-        "\\gcd",
-    ]
-    + [f"\\{name}" for name in (*FUNCTIONS, *GREEK)]
-)
+_READ_BY_OTHERS = listed(
+    r"""
+    + - * / ^ _ = < > ( ) [ ] { } | ! , : . & % \text \frac \sqrt \int \iint \oint \sum \prod \lim \infty \to
+    \partial \binom \choose \over \cdot \times \div \pm \mp \le \leq \ge \geq \lt \gt \ne \neq \in \cup \cap
+    \setminus \mathbb \begin \end \{ \} \degree \lfloor \rfloor \lceil \rceil \emptyset \ldots \pi \limits \bar
+    \overline \hbar \det \mid \quad \lor \land \forall \exp \max \min \gcd
+    """
+) | {ROW, *(f"\\{name}" for name in (*FUNCTIONS, *GREEK))}
 _SIGN = re.compile(r"\\[a-zA-Z]+|\\.|[^\sa-zA-Z0-9]")
 
 

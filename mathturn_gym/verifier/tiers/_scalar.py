@@ -389,7 +389,9 @@ def _same_function(gold: Node, answer: Node, names: frozenset[str], log_base: in
         close += differ is False
     if close < 2:
         if _stepped(gold, names) or _stepped(answer, names):
-            return _same_on_integers(gold, answer, names, log_base)
+            on_integers = _same_on_integers(gold, answer, names, log_base)
+            if on_integers is not None:
+                return on_integers
         return _same_modular(gold, answer, names)
     if (same := _same_modular(gold, answer, names)) is not None:
         return same
