@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ from mathturn_gym.baselines.run_folder import (
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.app import app
 from mathturn_gym.episodes.trajectories import EpisodeWriter, episode_to_record, read_episodes, write_episodes
+from mathturn_gym.episodes.trajectories import files as trajectory_files
 from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, MathTurnError, StorageError
 from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.policies.config import MODEL_SCHEMES
@@ -523,3 +525,17 @@ def test_twenty_million_bad_rows_end_early(tmp_path: Path) -> None:
         stream.write(good + b"\n" + b"{}\n" * 10**6)
     with pytest.raises(InvalidValueError, match="holds no episodes: 10,000 of its first 10,002 lines"):
         write_view(tmp_path / "page.html", path)
+
+
+@pytest.mark.parametrize(("good", "bad", "given_up"), [(8, 10, True), (10, 9, False)])
+def test_a_file_of_more_bad_rows_than_episodes_is_given_up(
+    good: int, bad: int, given_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_SHOWN", 2), ("_MOST_BAD", 5)):
+        monkeypatch.setattr(trajectory_files, name, value)
+    path = tmp_path / "episodes.jsonl"
+    write_episodes(path, [synthetic_episode(0, 0, [1], prompt=3)] * good)
+    with path.open("a") as stream:
+        stream.write("{}\n" * bad)
+    with pytest.raises(InvalidEpisodeError, match="is no file of episodes") if given_up else nullcontext():
+        assert len(list(read_episodes(path))) == good
