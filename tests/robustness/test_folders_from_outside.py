@@ -539,3 +539,26 @@ def test_a_file_of_more_bad_rows_than_episodes_is_given_up(
         stream.write("{}\n" * bad)
     with pytest.raises(InvalidEpisodeError, match="is no file of episodes") if given_up else nullcontext():
         assert len(list(read_episodes(path))) == good
+
+
+def test_batches_are_cut_at_what_may_be_held_and_lose_no_row(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path, rows = tmp_path / "a.parquet", list(range(10))
+    pq.write_table(pa.table({"a": rows}), path)
+    (whole,) = parquet.bounded_batches(path, batch_size=10, most=10**6)
+    size = parquet._unpacked_rows(whole)
+    assert len(list(parquet.bounded_batches(path, batch_size=10, most=size, total=size))) == 1
+    parts = list(parquet.bounded_batches(path, batch_size=10, most=size - 1))
+    assert [len(part) for part in parts] == [5, 5]
+    assert [row for part in parts for row in part.column(0).to_pylist()] == rows
+    with pytest.raises(ValueError, match="holds more than"):
+        list(parquet.bounded_batches(path, batch_size=10, most=size, total=size - 1))
+
+
+def test_a_file_of_half_a_line_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "episodes.jsonl").write_text('{"half')
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        writer.write(synthetic_episode(0, 0, [1], prompt=3))
+    assert len(list(read_episodes(tmp_path / "episodes.jsonl", strict=True))) == 1
