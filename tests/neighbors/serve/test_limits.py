@@ -580,7 +580,7 @@ def test_a_reply_to_a_connection_that_was_closed_is_no_error_of_the_server(servi
 
 @pytest.mark.parametrize(
     ("keys", "host", "warned"),
-    [([], "0.0.0.0", True), (["k"], "0.0.0.0", False), ([], "127.0.0.1", False), ([], "localhost", False)],  # noqa: S104
+    [([], "0.0.0.0", True), (["k"], "0.0.0.0", False), ([], "127.0.0.1", False), ([], "localhost", False)],
 )
 def test_an_open_server_beyond_this_machine_is_warned_of(
     keys: list[str], host: str, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
