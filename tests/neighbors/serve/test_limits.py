@@ -434,6 +434,8 @@ def test_a_websocket_keeps_its_place_in_the_count_and_gives_it_back(serving: Ser
                 assert closed(third)
         server.wait_for_sessions(0)
     assert refused(server, "connections") == 5
+    with connected(server) as connection:
+        assert ask(connection, RESET)["type"] == "observation"
     end = time.monotonic() + 60.0
     while server.service.metrics.connections:  # of an address that has left, nothing is kept
         assert time.monotonic() < end
