@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,8 +37,8 @@ from mathturn_gym.baselines.run_folder import (
 )
 from mathturn_gym.baselines.tasks import load_task
 from mathturn_gym.cli.app import app
-from mathturn_gym.episodes.trajectories import EpisodeWriter, read_episodes, write_episodes
-from mathturn_gym.episodes.trajectories.records import episode_to_record
+from mathturn_gym.episodes.trajectories import EpisodeWriter, episode_to_record, read_episodes, write_episodes
+from mathturn_gym.episodes.trajectories import files as trajectory_files
 from mathturn_gym.errors import CheckpointError, InvalidEpisodeError, InvalidValueError, MathTurnError, StorageError
 from mathturn_gym.policies import BUILTIN_PATH
 from mathturn_gym.policies.config import MODEL_SCHEMES
@@ -524,3 +525,40 @@ def test_twenty_million_bad_rows_end_early(tmp_path: Path) -> None:
         stream.write(good + b"\n" + b"{}\n" * 10**6)
     with pytest.raises(InvalidValueError, match="holds no episodes: 10,000 of its first 10,002 lines"):
         write_view(tmp_path / "page.html", path)
+
+
+@pytest.mark.parametrize(("good", "bad", "given_up"), [(8, 10, True), (10, 9, False)])
+def test_a_file_of_more_bad_rows_than_episodes_is_given_up(
+    good: int, bad: int, given_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_SHOWN", 2), ("_MOST_BAD", 5)):
+        monkeypatch.setattr(trajectory_files, name, value)
+    path = tmp_path / "episodes.jsonl"
+    write_episodes(path, [synthetic_episode(0, 0, [1], prompt=3)] * good)
+    with path.open("a") as stream:
+        stream.write("{}\n" * bad)
+    with pytest.raises(InvalidEpisodeError, match="is no file of episodes") if given_up else nullcontext():
+        assert len(list(read_episodes(path))) == good
+
+
+def test_batches_are_cut_at_what_may_be_held_and_lose_no_row(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path, rows = tmp_path / "a.parquet", list(range(10))
+    pq.write_table(pa.table({"a": rows}), path)
+    (whole,) = parquet.bounded_batches(path, batch_size=10, most=10**6)
+    size = parquet._unpacked_rows(whole)
+    assert len(list(parquet.bounded_batches(path, batch_size=10, most=size, total=size))) == 1
+    parts = list(parquet.bounded_batches(path, batch_size=10, most=size - 1))
+    assert [len(part) for part in parts] == [5, 5]
+    assert [row for part in parts for row in part.column(0).to_pylist()] == rows
+    with pytest.raises(ValueError, match="holds more than"):
+        list(parquet.bounded_batches(path, batch_size=10, most=size, total=size - 1))
+
+
+def test_a_file_of_half_a_line_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "episodes.jsonl").write_text('{"half')
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        writer.write(synthetic_episode(0, 0, [1], prompt=3))
+    assert len(list(read_episodes(tmp_path / "episodes.jsonl", strict=True))) == 1

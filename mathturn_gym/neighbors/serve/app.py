@@ -39,6 +39,7 @@ _SESSION_ROUTES: Final = ("/reset", "/step", "/state")
 _IN_SESSIONS: Final = 'an episode is a session of the WebSocket /ws: send {"type": "reset", "data": {"seed": 0}} there'
 _SWITCH_INTERVAL: Final = 0.0005
 _KEY_BYTES: Final = 24
+_SHUTDOWN_SECONDS: Final = 5
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
     " connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors ",
@@ -189,7 +190,7 @@ def uvicorn_config(app: FastAPI, **settings: Any) -> Any:
         ws_per_message_deflate=False,  # costs more than it saves between machines of one rack
         # What is over the sessions is answered (429, or OpenEnv's CAPACITY_REACHED); far over it, not even that.
         limit_concurrency=limits.max_connections,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         server_header=False,
         # uvicorn believes X-Forwarded-For of this machine unless it is told not to.
         **{"access_log": False, "proxy_headers": False, **settings},

@@ -434,6 +434,8 @@ def test_a_websocket_keeps_its_place_in_the_count_and_gives_it_back(serving: Ser
                 assert closed(third)
         server.wait_for_sessions(0)
     assert refused(server, "connections") == 5
+    with connected(server) as connection:
+        assert ask(connection, RESET)["type"] == "observation"
     end = time.monotonic() + 60.0
     while server.service.metrics.connections:  # of an address that has left, nothing is kept
         assert time.monotonic() < end
@@ -576,3 +578,20 @@ def test_a_reply_to_a_connection_that_was_closed_is_no_error_of_the_server(servi
     scope = {"type": "websocket", "path": "/ws", "headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1)}
     asyncio.run(middleware(scope, receive, send))
     assert server.sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "host", "warned"),
+    [([], "0.0.0.0", True), (["k"], "0.0.0.0", False), ([], "127.0.0.1", False), ([], "localhost", False)],
+)
+def test_an_open_server_beyond_this_machine_is_warned_of(
+    keys: list[str], host: str, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install '.[serve]'")
+    import uvicorn
+
+    from mathturn_gym.neighbors.serve.app import serve
+
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server: None)
+    serve(host=host, api_keys=keys)
+    assert ("without an API key" in caplog.text) == warned
