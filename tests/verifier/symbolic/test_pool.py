@@ -173,8 +173,16 @@ def test_processor_time_is_bounded_even_where_the_signal_is_ignored(monkeypatch:
         signal.signal(signal.SIGPROF, before)
 
 
+def _stat(pid: int) -> list[str]:
+    """State and counters of a process; state "X" of one that has gone, before the file is opened or after."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ["X"]
+
+
 def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return _stat(pid)[0]
 
 
 def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,10 +204,7 @@ def test_a_case_that_waits_instead_of_working_ends_at_the_backstop(monkeypatch: 
 
 def _busy(pid: int) -> bool:
     """Whether a worker is at a case: one that has just been forked, and waits for its first, has used no time yet."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except FileNotFoundError:
-        return False
+    fields = _stat(pid)
     return fields[0] == "R" and int(fields[11]) + int(fields[12]) >= 10
 
 
