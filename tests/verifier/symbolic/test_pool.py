@@ -56,12 +56,16 @@ def verifier(light: None) -> Iterator[Verifier]:
     verifier.close()
 
 
-def alive(pid: int) -> bool:
+def _stat(pid: int) -> list[str]:
+    """State and counters of a process; state "X" of one that has gone, before the file is opened or after."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ["X"]
+
+
+def alive(pid: int) -> bool:
+    return _state(pid) not in "XZ"
 
 
 def gone(pid: int) -> bool:
@@ -171,14 +175,6 @@ def test_processor_time_is_bounded_even_where_the_signal_is_ignored(monkeypatch:
         assert _outcome(monkeypatch, _spin, "", 0.1) is signal.SIGPROF
     finally:
         signal.signal(signal.SIGPROF, before)
-
-
-def _stat(pid: int) -> list[str]:
-    """State and counters of a process; state "X" of one that has gone, before the file is opened or after."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return ["X"]
 
 
 def _state(pid: int) -> str:
