@@ -676,7 +676,9 @@ def test_a_forked_child_has_no_process_of_its_parents_to_wait_for(
 def test_a_forked_child_shares_neither_a_supervisor_nor_a_held_lock(pool: SymbolicPool) -> None:
     """A lock that a thread of the parent holds at that moment is never opened in the child."""
     pool.start()
-    assert pool.pid is not None
+    supervisor = pool._supervisor
+    assert supervisor is not None
+    assert _in_a_fork(lambda: supervisor.control.fileno() == -1) == 0
     with pool._lock, _pool._shared_lock:
         assert _in_a_fork(lambda: pool.pid is None and pool._lock.acquire(timeout=5.0)) == 0
         assert _in_a_fork(lambda: shared_pool(3.5, 1024, 1).timeout == 3.5) == 0
