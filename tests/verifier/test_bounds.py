@@ -10,11 +10,15 @@ from mathturn_gym.verifier import Status, Verifier
 from mathturn_gym.verifier.symbolic._pool import SymbolicResult
 
 _ABS = [f"|x-{i}|" for i in range(1, 30)]
+_PLANES = [f"|x+y-{i}|" for i in range(1, 22)]
+_KINKS = [f"|{7 * i + 1}x-{i * i + 3}|" for i in range(1, 17)]
 _FLOORS = [f"\\lfloor\\frac{{n+{i}}}{{900}}\\rfloor" for i in range(45)]
 _ROOTS = [f"\\sqrt[3]{{{i}}}" for i in range(2, 150)]
 # Equal as far as is seen at first, so that the long ways of showing it are begun: sums of pieces, floors, long lists.
 HOSTILE = [
     ("+".join(_ABS), "+".join(_ABS[::-1])),
+    ("+".join(_KINKS), "+".join(_KINKS[::-1]) + "+0"),
+    ("+".join(_PLANES), "+".join(_PLANES[::-1]) + "+0"),
     ("+".join(_FLOORS), "+".join(_FLOORS[::-1]) + "+0"),
     (f"\\{{{','.join(_ROOTS)}\\}}", f"\\{{{','.join(_ROOTS[::-1])}, 5\\}}"),
     ("|x+y+z|", "|" + "+".join(["x-x"] * 150) + "+x+y+z|"),

@@ -34,12 +34,14 @@ Polynomial: TypeAlias = tuple[Fraction, ...]
 """Coefficients, the constant first; the last one is not zero, and zero has none."""
 
 _MAX_DEGREE = 12
-_MAX_PRODUCT = 24
+# The zeros that are isolated: of 16 with unlike coefficients that takes ten seconds.
+_MAX_PRODUCT = 12
+_MAX_ON_LINES = 9
 _MAX_ROUNDS = 4
 _LINES = 8
 _POINTS = 3
 # Nodes that are evaluated to sixty digits, some ten microseconds each.
-_MAX_WORK = 40_000
+_MAX_WORK = 25_000
 _ONE: Polynomial = (Fraction(1),)
 _LOGARITHMS = frozenset(("ln", "log", "lg"))
 _BOUNDED = frozenset(("arcsin", "arccos", "asin", "acos"))
@@ -478,6 +480,8 @@ def _points(gold: Node, answer: Node, line: Mapping[str, Polynomial], key: int) 
             # Each root once, however many arguments share it.
             common = _gcd(product, part) if len(product) > 1 else _ONE
             product = _times(product, _divided(part, common)[0] if len(common) > 1 else part)
+        if len(line) > 1 and len(product) > _MAX_ON_LINES:
+            raise UndefinedError("degree")  # which is worked out on each line
         points = _between(_roots(product), key)
     raise UndefinedError("regions of regions")
 
