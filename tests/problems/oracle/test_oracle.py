@@ -11,7 +11,7 @@ from mathturn_gym.problems.families.registry import LEVELS, SOLVERS
 from mathturn_gym.types import Problem
 
 
-@pytest.mark.parametrize("items", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("items", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_agree_with_an_independent_route(family: str, items: int) -> None:
     wrong = [
