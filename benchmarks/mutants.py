@@ -47,7 +47,7 @@ TARGETS: Final[dict[str, list[tuple[str, str]]]] = {
     "run_folder": [
         (
             "baselines/run_folder.py",
-            f"tests/baselines/test_run_folder.py {FOLDERS} tests/robustness/test_power_loss.py",
+            f"tests/baselines/test_run_folder.py tests/baselines/test_trackers.py {FOLDERS} tests/robustness/test_power_loss.py",
         )
     ],
     "files": [("base/files.py", f"tests/base/test_files.py tests/base/test_json.py {FOLDERS}")],

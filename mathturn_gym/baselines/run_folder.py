@@ -123,10 +123,8 @@ def verify_checkpoint(folder: Path) -> None:
             if name in ("", ".", "..") or Path(name).name != name:
                 raise ValueError(f"{_CHECKSUMS} must hold plain names of files, got {name[:80]!r}")
             if _checksum(folder / name) != expected:
-                raise CheckpointError(f"{folder / name} is not as it was written: truncated, or changed since")
+                raise ValueError(f"{folder / name} is not as it was written: truncated, or changed since")
     except (OSError, ValueError, TypeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"{str(folder)!r} is no whole checkpoint: {error}") from error
 
 

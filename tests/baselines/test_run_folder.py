@@ -25,6 +25,7 @@ from mathturn_gym.baselines._evaluation import drop_episodes
 from mathturn_gym.baselines.run_folder import (
     RunFolder,
     TrainerState,
+    are_numbers,
     fingerprint,
     iteration_of,
     load_checkpoint,
@@ -308,6 +309,31 @@ def test_a_checkpoint_has_its_name_on_the_disk(run: Path, monkeypatch: pytest.Mo
     folder.save(load_policy("builtin"), TrainerState(1, 1, {}, {}))
     folder.close()
     assert synced == [(run / ".checkpoint.new", False), (run, True)]
+
+
+def test_what_is_in_the_way_of_a_checkpoint_is_replaced(run: Path) -> None:
+    folder = RunFolder(run, read_config(run), resume=True)
+    newest = iteration_of(folder.checkpoint_path)
+    for in_the_way in (run / ".checkpoint.new", run / f"checkpoint-{newest}"):  # of a save that failed, of another run
+        in_the_way.mkdir(exist_ok=True)
+        (in_the_way / "stale").touch()
+    folder.save(load_policy("builtin"), TrainerState(newest + 1, 1, {}, {}))
+    folder.close()
+    assert iteration_of(folder.checkpoint_path) == newest + 1
+    assert list(run.rglob("stale")) == []
+
+
+def test_how_a_run_ended_is_quoted_where_it_is_a_word(run: Path) -> None:
+    for status, said in (("finished", "already (finished):"), ("\x1b[31mred", "already:"), (3, "already:")):
+        (run / "result.json").write_text(json.dumps({"status": status}))
+        with pytest.raises(InvalidValueError, match="holds a run") as caught:
+            RunFolder(run, read_config(run))
+        assert said in str(caught.value)
+
+
+def test_a_number_of_a_file_fits_in_64_bits() -> None:
+    assert are_numbers({"a": 2**63 - 1, "b": -1, "c": 0.5})
+    assert not are_numbers({"a": 2**63})
 
 
 def test_events_are_on_the_disk_after_each_iteration(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
