@@ -410,7 +410,7 @@ def cells_intact(folder: Path) -> None:
 
 
 def wait_for(lock: Path) -> None:
-    """Until nobody holds it: a run whose parent was killed ends by itself."""
+    """Waits until the lock is free: a run whose parent was killed ends by itself."""
     from mathturn_gym.base.files import locked
 
     if lock.exists():

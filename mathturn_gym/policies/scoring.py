@@ -117,8 +117,8 @@ def trained_scores(
     chunk's logits once more; that is a third of the head's work, and the sums over chunks may differ in the last bits.
 
     Args:
-        model: As for `trained_logits`. Chunks need a model that `use_row_attention` has prepared, unsharded, whose
-            logits nobody changes on their way out (as an answer grammar does).
+        model: As for `trained_logits`. Chunks need a model that `use_row_attention` has prepared, unsharded and
+            without a forward hook (an answer grammar is one: it changes logits on their way out).
         batch: Layout "episode", padded.
         vocab_size: Ids of the tokenizer; a head may have more.
         temperature: As in `token_logprobs`.
